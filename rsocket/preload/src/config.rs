@@ -35,7 +35,7 @@ impl Rules {
             (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
             _ => protocol,
         };
-        let is = |wanted: Option<c_int>, value| wanted.is_none_or(|wanted| wanted == value);
+        let is = |filter: Option<c_int>, value| filter.is_none_or(|filter| filter == value);
         let program = program.to_lowercase();
         self.0.is_empty()
             || self.0.iter().any(|rule| {
@@ -91,7 +91,7 @@ fn number(word: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Opti
     let word = word.to_uppercase();
     let prefix = prefixes.iter().find_map(|prefix| word.strip_prefix(prefix));
     let name = prefix.unwrap_or(&word);
-    let found = names.iter().find(|(known, _)| *known == name)?;
+    let found = names.iter().find(|(spelling, _)| *spelling == name)?;
     Some(Some(found.1))
 }
 

@@ -11,13 +11,13 @@ use interpose::{cross, last_errno, load, real, set_errno};
 use libc::{
     c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     epoll,
     files::replace,
     fork, log, loopback, passing,
-    table::{Held, SOCKETS},
+    table::{Rsocket, SOCKETS},
 };
 
 /// Reason of the fallback for the log.
@@ -33,8 +33,8 @@ pub(crate) fn leads_elsewhere(error: c_int) -> bool {
 
 /// Replaces a datagram rsocket with its UDP socket under all descriptors of the program, bound and connected
 /// as before. `why` is the reason for the log. Returns whether the replacement succeeded; always false for streams.
-pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>, why: &str) -> bool {
-    let Some(socket) = own::socket_of(held.fd()) else {
+pub(crate) fn turn_to_udp(fd: c_int, rsocket: Arc<Rsocket>, why: &str) -> bool {
+    let Some(socket) = capi::socket_of(rsocket.fd()) else {
         return false;
     };
     let Ok(udp) = socket.udp_socket() else {
@@ -43,23 +43,23 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>, why: &str) -> bool {
     if udp.set_nonblocking(socket.is_nonblocking()).is_err() {
         return false;
     }
-    let known = SOCKETS.same(&held);
-    let left = epoll::leave(&known);
-    drop((held, socket));
-    let moved = known.iter().all(|&known| {
-        let replaced = replace(udp.as_raw_fd(), known);
-        drop(SOCKETS.remove(known));
+    let descriptors = SOCKETS.same(&rsocket);
+    let registrations = epoll::leave(&descriptors);
+    drop((rsocket, socket));
+    let moved = descriptors.iter().all(|&descriptor| {
+        let replaced = replace(udp.as_raw_fd(), descriptor);
+        drop(SOCKETS.remove(descriptor));
         replaced
     });
-    epoll::join(&left);
+    epoll::join(&registrations);
     log::write_line(|| format!("descriptor {fd}: UDP from now on: {why}"));
-    moved && known.contains(&fd)
+    moved && descriptors.contains(&fd)
 }
 
 /// Whether a failed call should be repeated on the UDP socket.
-fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
+fn try_again(fd: c_int, rsocket: Arc<Rsocket>, result: ssize_t) -> bool {
     let error = last_errno();
-    let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, held, NO_ROUTE);
+    let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, rsocket, NO_ROUTE);
     set_errno(error);
     again
 }
@@ -68,19 +68,19 @@ fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
 ///
 /// # Safety
 /// As for `sendto`.
-unsafe fn own_sendto(
+unsafe fn rsocket_sendto(
     fd: c_int,
     (buf, len, flags): (*const c_void, size_t, c_int),
     (to, to_len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
-    let held = fork::sender(fd, flags)?;
-    if let Some(refused) = held.refusal() {
+    let rsocket = fork::sender(fd, flags)?;
+    if let Some(refused) = rsocket.refusal() {
         set_errno(refused);
         return Some(-1);
     }
     // SAFETY: as the caller promises.
-    let held = unsafe { loopback::sender(fd, held, to, to_len) }?;
-    let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+    let rsocket = unsafe { loopback::sender(fd, rsocket, to, to_len) }?;
+    let is_datagram = capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_datagram());
     // As for TCP, the address has no effect on a stream.
     let (to, to_len) = if is_datagram {
         (to, to_len)
@@ -88,8 +88,8 @@ unsafe fn own_sendto(
         (ptr::null(), 0)
     };
     // SAFETY: as the caller promises.
-    let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
-    (!try_again(fd, held, sent)).then_some(sent)
+    let sent = unsafe { capi::rsendto(rsocket.fd(), buf, len, flags, to, to_len) };
+    (!try_again(fd, rsocket, sent)).then_some(sent)
 }
 
 /// # Safety
@@ -106,7 +106,7 @@ unsafe extern "C-unwind" fn sendto(
     if fork::may_be_own(fd) {
         let sent = cross(true, true, || {
             // SAFETY: as the caller promises.
-            unsafe { own_sendto(fd, (buf, len, flags), (to, to_len)) }
+            unsafe { rsocket_sendto(fd, (buf, len, flags), (to, to_len)) }
         });
         if let Some(sent) = sent {
             return sent;
@@ -125,21 +125,21 @@ unsafe extern "C-unwind" fn sendto(
 ///
 /// # Safety
 /// As for `sendmsg`.
-unsafe fn own_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    let held = fork::sender(fd, flags)?;
-    if let Some(refused) = held.refusal() {
+unsafe fn rsocket_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    let rsocket = fork::sender(fd, flags)?;
+    if let Some(refused) = rsocket.refusal() {
         set_errno(refused);
         return Some(-1);
     }
     // SAFETY: null or valid, as the caller promises.
-    let held = match unsafe { load(msg) } {
+    let rsocket = match unsafe { load(msg) } {
         // SAFETY: as the caller promises.
-        Some(to) => unsafe { loopback::sender(fd, held, to.msg_name.cast(), to.msg_namelen) }?,
-        None => held,
+        Some(to) => unsafe { loopback::sender(fd, rsocket, to.msg_name.cast(), to.msg_namelen) }?,
+        None => rsocket,
     };
     // SAFETY: as the caller promises.
-    let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };
-    (!try_again(fd, held, sent)).then_some(sent)
+    let sent = unsafe { capi::rsendmsg(rsocket.fd(), msg, flags) };
+    (!try_again(fd, rsocket, sent)).then_some(sent)
 }
 
 /// # Safety
@@ -148,7 +148,7 @@ unsafe fn own_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssi
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     if fork::may_be_own(fd) {
         // SAFETY: as the caller promises.
-        let sent = cross(true, true, || unsafe { own_sendmsg(fd, msg, flags) });
+        let sent = cross(true, true, || unsafe { rsocket_sendmsg(fd, msg, flags) });
         if let Some(sent) = sent {
             return sent;
         }

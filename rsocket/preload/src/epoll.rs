@@ -14,7 +14,7 @@ use std::{
 
 use interpose::{MAX_DESCRIPTORS, cross, is_owner, last_errno, load, real, set_errno};
 use libc::{c_int, epoll_event};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     fork::{self, Need},
@@ -22,7 +22,8 @@ use crate::{
 };
 
 /// Whether a descriptor is in an `epoll` instance. Read without a lock.
-static KNOWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
+static MAY_BE_REGISTERED: [AtomicBool; MAX_DESCRIPTORS] =
+    [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
 
 /// Registrations by descriptor and `epoll` instance.
 static REGISTERED: Mutex<BTreeMap<(c_int, c_int), epoll_event>> = Mutex::new(BTreeMap::new());
@@ -31,19 +32,19 @@ fn registered() -> MutexGuard<'static, BTreeMap<(c_int, c_int), epoll_event>> {
     REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn known(fd: c_int) -> Option<&'static AtomicBool> {
-    KNOWN.get(usize::try_from(fd).ok()?)
+fn flag_of(fd: c_int) -> Option<&'static AtomicBool> {
+    MAY_BE_REGISTERED.get(usize::try_from(fd).ok()?)
 }
 
 /// A descriptor in an `epoll` instance, with its requested events.
 #[derive(Clone, Copy)]
-pub(crate) struct Registration {
+pub(crate) struct EpollRegistration {
     fd: c_int,
     epfd: c_int,
     event: epoll_event,
 }
 
-impl Registration {
+impl EpollRegistration {
     fn control(&self, op: c_int) -> bool {
         let mut event = self.event;
         real_ctl(self.epfd, op, self.fd, &raw mut event) == 0
@@ -60,27 +61,27 @@ fn real_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
 }
 
 /// Removes descriptors from all their `epoll` instances.
-pub(crate) fn leave(fds: &[c_int]) -> Vec<Registration> {
-    let mut left = Vec::new();
+pub(crate) fn leave(fds: &[c_int]) -> Vec<EpollRegistration> {
+    let mut registrations = Vec::new();
     for &fd in fds {
-        if known(fd).is_none_or(|known| !known.load(SeqCst)) {
+        if flag_of(fd).is_none_or(|flag| !flag.load(SeqCst)) {
             continue;
         }
         let registered = registered();
         let of = registered.range((fd, c_int::MIN)..=(fd, c_int::MAX));
-        let of = of.map(|(&(fd, epfd), &event)| Registration { fd, epfd, event });
-        left.extend(of);
+        let of = of.map(|(&(fd, epfd), &event)| EpollRegistration { fd, epfd, event });
+        registrations.extend(of);
     }
     // The instance may have been closed, or its descriptor reused.
-    left.retain(|registration| registration.control(libc::EPOLL_CTL_DEL));
-    left
+    registrations.retain(|registration| registration.control(libc::EPOLL_CTL_DEL));
+    registrations
 }
 
 /// Adds the replaced descriptors to their former `epoll` instances.
-pub(crate) fn join(left: &[Registration]) {
-    for registration in left {
-        if let Some(held) = table::find(registration.fd) {
-            drop(own::drive_mirror(held.fd()));
+pub(crate) fn join(registrations: &[EpollRegistration]) {
+    for registration in registrations {
+        if let Some(rsocket) = table::find(registration.fd) {
+            drop(capi::drive_mirror(rsocket.fd()));
         }
         // Fails only without memory, and no caller can receive the error.
         registration.control(libc::EPOLL_CTL_ADD);
@@ -89,16 +90,16 @@ pub(crate) fn join(left: &[Registration]) {
 
 /// Whether a descriptor may be in an `epoll` instance.
 pub(crate) fn may_have(fd: c_int) -> bool {
-    known(fd).is_some_and(|known| known.load(SeqCst))
+    flag_of(fd).is_some_and(|flag| flag.load(SeqCst))
 }
 
 /// Forgets a closed descriptor, no longer in any `epoll` instance.
 pub(crate) fn forget(fd: c_int) {
-    if let Some(known) = known(fd)
-        && known.load(SeqCst)
+    if let Some(flag) = flag_of(fd)
+        && flag.load(SeqCst)
         && is_owner()
     {
-        known.store(false, SeqCst);
+        flag.store(false, SeqCst);
         registered().retain(|&(other, _), _| other != fd);
     }
 }
@@ -117,7 +118,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     }
     let done = cross(false, true, || {
         // SAFETY: as the caller promises.
-        Some(unsafe { own_ctl(epfd, op, fd, event) })
+        Some(unsafe { rsocket_epoll_ctl(epfd, op, fd, event) })
     });
     done.unwrap_or(-1)
 }
@@ -126,26 +127,26 @@ unsafe extern "C-unwind" fn epoll_ctl(
 ///
 /// # Safety
 /// As for `epoll_ctl`.
-unsafe fn own_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+unsafe fn rsocket_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // Readiness is that of the TCP connection during a move.
     fork::step_for_wait(fd, Need::Receive);
-    let held = table::find(fd);
+    let rsocket = table::find(fd);
     let is_added = op != libc::EPOLL_CTL_DEL;
-    if let Some(held) = &held
+    if let Some(rsocket) = &rsocket
         && is_added
-        && let Err(err) = own::drive_mirror(held.fd())
+        && let Err(err) = capi::drive_mirror(rsocket.fd())
     {
         set_errno(rsocket::errno(&err));
         return -1;
     }
     let done = real_ctl(epfd, op, fd, event);
-    if done == 0 && (held.is_some() || fork::is_later(fd)) {
+    if done == 0 && (rsocket.is_some() || fork::is_later(fd)) {
         let error = last_errno();
         // SAFETY: null or valid, as the caller promises.
         let event = unsafe { load(event) };
-        match (event, known(fd)) {
-            (Some(event), Some(known)) if is_added => {
-                known.store(true, SeqCst);
+        match (event, flag_of(fd)) {
+            (Some(event), Some(flag)) if is_added => {
+                flag.store(true, SeqCst);
                 registered().insert((fd, epfd), event);
             }
             _ => drop(registered().remove(&(fd, epfd))),

@@ -8,7 +8,7 @@ use std::ptr;
 
 use interpose::real;
 use libc::{c_int, c_void};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{log, stdio};
 
@@ -24,7 +24,7 @@ fn real_exit() -> Exit {
 
 /// Disconnects all rsockets. Async-signal-safe.
 pub(crate) fn disconnect() {
-    own::disconnect_all();
+    capi::disconnect_all();
 }
 
 /// # Safety
@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 extern "C" fn exiting() {
     // The C library writes the rest only after all destructors, with the streams disconnected.
     stdio::flush_all();
-    if !own::disconnect_all() {
+    if !capi::disconnect_all() {
         log::write_line(|| {
             "the process exits with data that a peer has not acknowledged".to_owned()
         });

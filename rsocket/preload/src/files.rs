@@ -4,11 +4,11 @@ use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd, sync::Arc};
 
 use interpose::{is_owner, real};
 use libc::{c_int, c_long, c_uint};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     epoll, fork, inherited,
-    table::{self, Held, SOCKETS},
+    table::{self, Rsocket, SOCKETS},
 };
 
 /// Borrows a descriptor of the program.
@@ -44,7 +44,7 @@ pub(crate) fn replace(from: c_int, to: c_int) -> bool {
 struct Rsockets;
 
 impl interpose::Descriptors for Rsockets {
-    type Forgotten = Option<Arc<Held>>;
+    type Forgotten = Option<Arc<Rsocket>>;
 
     fn may_have(fd: c_int) -> bool {
         fork::may_be_own(fd) || epoll::may_have(fd)
@@ -60,16 +60,16 @@ impl interpose::Descriptors for Rsockets {
     fn follow(old: c_int, new: c_int) {
         drop(Self::forget(new));
         fork::follow(old, new);
-        if let Some(held) = table::find(old) {
-            SOCKETS.add(new, held);
+        if let Some(rsocket) = table::find(old) {
+            SOCKETS.add(new, rsocket);
         }
     }
 
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {
-        let held = table::find(fd)?;
+        let rsocket = table::find(fd)?;
         // The flags are in the lower half.
         let flags = c_int::try_from(arg & 0x7fff_ffff).unwrap_or(0);
-        Some(own::rfcntl(held.fd(), cmd, flags))
+        Some(capi::rfcntl(rsocket.fd(), cmd, flags))
     }
 }
 
@@ -83,7 +83,7 @@ fn may_be_inner(fd: c_int) -> bool {
         .iter()
         .any(starts)
         || starts(&"anon_inode:") && verbs::fd::was_raised(fd)
-        || starts(&"socket:") && own::keeps_fd(fd)
+        || starts(&"socket:") && capi::keeps_fd(fd)
 }
 
 /// Closes the program's descriptors in a range, except those needed by its rsockets.

@@ -31,11 +31,11 @@ static PARENT: AtomicU32 = AtomicU32::new(0);
 
 /// Replaces all known rsockets with unconnected sockets. Called in a child, before the table forgets them.
 pub(crate) fn take_over() {
-    let known = (0..)
+    let rsockets = (0..)
         .zip(&INHERITED)
         .filter(|(fd, _)| SOCKETS.may_have(*fd) || fork::was_moving(*fd));
     let mut unconnected: Option<OwnedFd> = None;
-    for (fd, inherited) in known {
+    for (fd, inherited) in rsockets {
         inherited.store(true, SeqCst);
         PARENT.store(
             rustix::process::getppid().map_or(0, |parent| parent.as_raw_pid().unsigned_abs()),
@@ -62,9 +62,9 @@ fn exchange(from: &OwnedFd, to: c_int) {
         DupFlags::empty()
     };
     // SAFETY: open, as known to the table, and not closed here.
-    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(to) });
+    let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(to) });
     // Fails only if the descriptor is not open.
-    let _: rustix::io::Result<()> = dup3(from, &mut place, flags);
+    let _: rustix::io::Result<()> = dup3(from, &mut target, flags);
 }
 
 /// Whether a descriptor may be an inherited rsocket.

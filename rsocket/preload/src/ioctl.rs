@@ -10,7 +10,7 @@ use std::{
 use interpose::{cross, load, real, set_errno, store};
 use libc::{c_int, c_ulong, c_void};
 use rsocket::{Family, Socket};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{
@@ -67,20 +67,20 @@ fn kernel_socket(family: AddressFamily) -> io::Result<OwnedFd> {
 ///
 /// # Safety
 /// As for `ioctl`.
-unsafe fn own_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_int> {
+unsafe fn rsocket_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_int> {
     // The first bytes of a connection that is being moved are no data.
     if request == libc::FIONREAD && fork::step_for_wait(fd, Need::Receive) && !arg.is_null() {
         // SAFETY: an `int`, as the caller promises. Assumption: a request of `ioctl` has the argument of its manual page.
         unsafe { store(arg.cast::<c_int>(), 0) };
         return Some(0);
     }
-    let held = table::find(fd)?;
+    let rsocket = table::find(fd)?;
     if let libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK = request
         && !arg.is_null()
     {
         let arg = arg.cast::<c_int>();
         if request != libc::FIONBIO {
-            let socket = own::socket_of(held.fd());
+            let socket = capi::socket_of(rsocket.fd());
             let Some(number) = socket.and_then(|socket| number(&socket, request)) else {
                 set_errno(libc::EINVAL);
                 return Some(-1);
@@ -94,12 +94,12 @@ unsafe fn own_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_i
         // page.
         let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
         let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
-        return Some(own::rfcntl(held.fd(), libc::F_SETFL, flags));
+        return Some(capi::rfcntl(rsocket.fd(), libc::F_SETFL, flags));
     }
     if !NETWORK.contains(&request) {
         return None;
     }
-    let socket = own::socket_of(held.fd())?;
+    let socket = capi::socket_of(rsocket.fd())?;
     // SAFETY: as the caller promises.
     let answer = unsafe { ask_network(socket.family(), request, arg) };
     Some(answer.unwrap_or_else(|err| {
@@ -114,7 +114,7 @@ unsafe fn own_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Option<c_i
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if fork::is_own(fd) {
         // SAFETY: as the caller promises.
-        let done = cross(false, true, || unsafe { own_ioctl(fd, request, arg) });
+        let done = cross(false, true, || unsafe { rsocket_ioctl(fd, request, arg) });
         if let Some(done) = done {
             return done;
         }

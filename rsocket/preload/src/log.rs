@@ -16,26 +16,26 @@ use std::{
 
 /// Destination of the log.
 #[derive(Debug)]
-enum Target {
+enum LogTarget {
     Nowhere,
     StandardError,
     File(File),
 }
 
-fn target() -> &'static Target {
-    static TARGET: OnceLock<Target> = OnceLock::new();
+fn target() -> &'static LogTarget {
+    static TARGET: OnceLock<LogTarget> = OnceLock::new();
     TARGET.get_or_init(|| {
         let Some(value) = env::var_os("RSOCKET_PRELOAD_LOG") else {
-            return Target::Nowhere;
+            return LogTarget::Nowhere;
         };
         if value.is_empty() || value == "0" {
-            return Target::Nowhere;
+            return LogTarget::Nowhere;
         }
         if value == "1" {
-            return Target::StandardError;
+            return LogTarget::StandardError;
         }
         let file = OpenOptions::new().append(true).create(true).open(value);
-        file.map_or(Target::StandardError, Target::File)
+        file.map_or(LogTarget::StandardError, LogTarget::File)
     })
 }
 
@@ -48,15 +48,15 @@ fn write(to: impl AsFd, line: &str) {
 
 /// Whether logging is enabled.
 pub(crate) fn is_wanted() -> bool {
-    !matches!(target(), Target::Nowhere)
+    !matches!(target(), LogTarget::Nowhere)
 }
 
 /// Logs the state of a socket, if enabled.
 pub(crate) fn write_line(line: impl FnOnce() -> String) {
     match target() {
-        Target::Nowhere => {}
-        Target::StandardError => write(io::stderr(), &line()),
-        Target::File(file) => write(file, &line()),
+        LogTarget::Nowhere => {}
+        LogTarget::StandardError => write(io::stderr(), &line()),
+        LogTarget::File(file) => write(file, &line()),
     }
 }
 

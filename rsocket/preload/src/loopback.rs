@@ -11,12 +11,12 @@ use std::{
 
 use interpose::{load, os};
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     datagrams::turn_to_udp,
     sockets::{Name, turn_to_tcp},
-    table::Held,
+    table::Rsocket,
 };
 
 /// Reason of the fallback for the log.
@@ -64,13 +64,13 @@ pub(crate) unsafe fn is_peer(addr: *const sockaddr, len: socklen_t) -> bool {
 }
 
 /// Whether `bind` may succeed. In other states, the rsocket has the error.
-pub(crate) fn may_bind(held: &Held) -> bool {
-    Name::of(held).is_some_and(|name| !name.has_port()) && may_connect(held)
+pub(crate) fn may_bind(rsocket: &Rsocket) -> bool {
+    Name::of(rsocket).is_some_and(|name| !name.has_port()) && may_connect(rsocket)
 }
 
 /// Whether `connect` may succeed. In other states, the rsocket has the error.
-pub(crate) fn may_connect(held: &Held) -> bool {
-    own::socket_of(held.fd()).is_some_and(|socket| {
+pub(crate) fn may_connect(rsocket: &Rsocket) -> bool {
+    capi::socket_of(rsocket.fd()).is_some_and(|socket| {
         socket.is_datagram()
             || !socket.is_listening() && !socket.is_connecting() && !socket.is_connected()
     })
@@ -80,15 +80,15 @@ pub(crate) fn may_connect(held: &Held) -> bool {
 ///
 /// # Errors
 /// Of the new socket, such as `EMFILE`; the descriptor stays an rsocket.
-pub(crate) fn leave_rdma(fd: c_int, held: Arc<Held>) -> io::Result<()> {
-    if own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram()) {
-        return match turn_to_udp(fd, held, WHY) {
+pub(crate) fn leave_rdma(fd: c_int, rsocket: Arc<Rsocket>) -> io::Result<()> {
+    if capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_datagram()) {
+        return match turn_to_udp(fd, rsocket, WHY) {
             true => Ok(()),
             false => Err(os(libc::EBADF)),
         };
     }
-    let bound = Name::of(&held).filter(Name::has_port);
-    turn_to_tcp(fd, held, bound.as_ref(), WHY)
+    let bound = Name::of(&rsocket).filter(Name::has_port);
+    turn_to_tcp(fd, rsocket, bound.as_ref(), WHY)
 }
 
 /// Returns the rsocket to send a message with, or `None` if it was a datagram socket and is now a UDP socket, as the
@@ -98,14 +98,14 @@ pub(crate) fn leave_rdma(fd: c_int, held: Arc<Held>) -> io::Result<()> {
 /// As for [`ip`].
 pub(crate) unsafe fn sender(
     fd: c_int,
-    held: Arc<Held>,
+    rsocket: Arc<Rsocket>,
     to: *const sockaddr,
     len: socklen_t,
-) -> Option<Arc<Held>> {
-    let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+) -> Option<Arc<Rsocket>> {
+    let is_datagram = capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_datagram());
     // SAFETY: as the caller promises.
-    if is_datagram && unsafe { is_peer(to, len) } && turn_to_udp(fd, Arc::clone(&held), WHY) {
+    if is_datagram && unsafe { is_peer(to, len) } && turn_to_udp(fd, Arc::clone(&rsocket), WHY) {
         return None;
     }
-    Some(held)
+    Some(rsocket)
 }

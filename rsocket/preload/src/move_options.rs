@@ -50,9 +50,9 @@ fn option<const N: usize>(tcp: BorrowedFd<'_>, name: c_int) -> Option<([u8; N], 
     );
     let mut bytes = [0; N];
     let mut len = socklen_t::try_from(N).unwrap_or(0);
-    let (at, room) = (bytes.as_mut_ptr().cast(), &raw mut len);
+    let (at, size) = (bytes.as_mut_ptr().cast(), &raw mut len);
     // SAFETY: `len` is the size of the buffer; both outlive the call.
-    let got = unsafe { real(tcp.as_raw_fd(), libc::IPPROTO_TCP, name, at, room) };
+    let got = unsafe { real(tcp.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) };
     let len = usize::try_from(len).unwrap_or(0).min(N);
     (got == 0).then_some((bytes, len))
 }
@@ -119,9 +119,9 @@ pub(crate) fn nudge(tcp: BorrowedFd<'_>) {
 pub(crate) fn reset(tcp: BorrowedFd<'_>) {
     let real = real!(connect: unsafe extern "C-unwind" fn(c_int, *const libc::sockaddr, socklen_t) -> c_int);
     // SAFETY: an address is plain data, and all zeros are `AF_UNSPEC`.
-    let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
     // SAFETY: the address outlives the call.
-    unsafe { real(tcp.as_raw_fd(), &raw const nowhere, 16) };
+    unsafe { real(tcp.as_raw_fd(), &raw const unspecified, 16) };
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use interpose::last_errno;
 use libc::c_int;
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     sockets::{Name, real_bind, real_name, real_stream},
-    table::Held,
+    table::Rsocket,
 };
 
 /// Most attempts at a port that is free for both.
@@ -14,8 +14,8 @@ const ATTEMPTS: usize = 16;
 
 /// Binds a stream to the address `name` without a port: TCP chooses one, and RDMA takes it. Returns `None` if `name` has a
 /// port, or if neither chooses one; then the socket is as before.
-pub(crate) fn bind_to_free(held: &Held, name: &Name) -> Option<()> {
-    let is_datagram = own::socket_of(held.fd()).is_none_or(|socket| socket.is_datagram());
+pub(crate) fn bind_to_free(rsocket: &Rsocket, name: &Name) -> Option<()> {
+    let is_datagram = capi::socket_of(rsocket.fd()).is_none_or(|socket| socket.is_datagram());
     if name.has_port() || is_datagram {
         return None;
     }
@@ -24,10 +24,10 @@ pub(crate) fn bind_to_free(held: &Held, name: &Name) -> Option<()> {
         if tcp < 0 {
             return None;
         }
-        held.options().set_on(tcp);
+        rsocket.options().set_on(tcp);
         let bound = choose(tcp, name).map(|free| {
             // SAFETY: an address of this length.
-            match unsafe { own::rbind(held.fd(), free.as_ptr(), free.len()) } {
+            match unsafe { capi::rbind(rsocket.fd(), free.as_ptr(), free.len()) } {
                 0 => Ok(()),
                 _ => Err(last_errno()),
             }

@@ -4,7 +4,7 @@ use std::io;
 
 use interpose::{cross, last_errno, load, os, real, run, store};
 use libc::{c_int, off_t, size_t, ssize_t};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{fork, table::with};
 
@@ -24,9 +24,9 @@ fn position(file: c_int) -> io::Result<off_t> {
 
 /// Reads a piece of a file at a position.
 fn read_file(file: c_int, piece: &mut [u8], at: off_t) -> io::Result<usize> {
-    let (place, len) = (piece.as_mut_ptr().cast(), piece.len());
+    let (start, len) = (piece.as_mut_ptr().cast(), piece.len());
     // SAFETY: the buffer has `len` bytes.
-    let got = unsafe { libc::pread(file, place, len, at) };
+    let got = unsafe { libc::pread(file, start, len, at) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
@@ -35,14 +35,14 @@ fn send_from(to: c_int, from: c_int, at: off_t, count: usize) -> io::Result<usiz
     let mut piece = vec![0; count.min(PIECE)];
     let mut done = 0;
     loop {
-        let wanted = (count - done).min(PIECE);
+        let chunk = (count - done).min(PIECE);
         let next = at.saturating_add(off_t::try_from(done).unwrap_or(off_t::MAX));
-        let sent = read_file(from, &mut piece[..wanted], next).and_then(|got| {
+        let sent = read_file(from, &mut piece[..chunk], next).and_then(|got| {
             if got == 0 {
                 return Ok(0);
             }
             // SAFETY: the first `got` bytes have been read.
-            let sent = unsafe { own::rsend(to, piece.as_ptr().cast(), got, 0) };
+            let sent = unsafe { capi::rsend(to, piece.as_ptr().cast(), got, 0) };
             usize::try_from(sent).map_err(|_| io::Error::last_os_error())
         });
         match sent {
@@ -50,7 +50,7 @@ fn send_from(to: c_int, from: c_int, at: off_t, count: usize) -> io::Result<usiz
             Err(err) if done == 0 => return Err(err),
             Err(_) => break,
         }
-        if done == count || !matches!(sent, Ok(sent) if sent == wanted) {
+        if done == count || !matches!(sent, Ok(sent) if sent == chunk) {
             break;
         }
     }
@@ -66,11 +66,11 @@ unsafe fn send_file(
     count: usize,
 ) -> io::Result<ssize_t> {
     // SAFETY: null or valid, as the caller promises.
-    let given = unsafe { load(offset) };
-    let at = given.map_or_else(|| position(from), Ok)?;
+    let stored = unsafe { load(offset) };
+    let at = stored.map_or_else(|| position(from), Ok)?;
     let sent = send_from(to, from, at, count)?;
     let sent = off_t::try_from(sent).unwrap_or(off_t::MAX);
-    if given.is_some() {
+    if stored.is_some() {
         // SAFETY: not null, since it was read.
         unsafe { store(offset, at + sent) };
     } else {
@@ -91,11 +91,11 @@ unsafe extern "C-unwind" fn sendfile(
 ) -> ssize_t {
     if fork::may_be_own(to) {
         let sent = cross(true, true, || {
-            let held = fork::sender(to, 0)?;
-            Some(with(&held, |own| {
+            let rsocket = fork::sender(to, 0)?;
+            Some(with(&rsocket, |inner| {
                 // SAFETY: as the caller promises.
                 run(rsocket::errno, || unsafe {
-                    send_file(own, from, offset, count)
+                    send_file(inner, from, offset, count)
                 })
             }))
         });

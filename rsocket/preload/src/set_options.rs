@@ -4,12 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use interpose::{cross, real};
 use libc::{c_int, c_void, socklen_t};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     fork,
     sockets::SOL_RDMA,
-    table::{self, Held, SOCKETS},
+    table::{self, Rsocket, SOCKETS},
 };
 
 /// Maximum size in bytes of a recorded value. Of the options that the library accepts, only an array of paths is
@@ -73,14 +73,20 @@ unsafe fn real_setsockopt(
 ///
 /// # Safety
 /// `len` bytes of `value` are readable.
-unsafe fn record(held: &Held, level: c_int, name: c_int, value: *const c_void, len: socklen_t) {
+unsafe fn record(
+    rsocket: &Rsocket,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     if value.is_null() || len > MAX_VALUE_LEN {
         return;
     }
     // SAFETY: not null, and as the caller promises.
     let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) };
-    held.options().record(level, name, value);
+    rsocket.options().record(level, name, value);
 }
 
 /// # Safety
@@ -95,12 +101,12 @@ unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if SOCKETS.may_have(fd) {
         let set = cross(false, true, || {
-            let held = table::find(fd)?;
+            let rsocket = table::find(fd)?;
             // SAFETY: as the caller promises.
-            let set = unsafe { own::rsetsockopt(held.fd(), level, name, value, len) };
+            let set = unsafe { capi::rsetsockopt(rsocket.fd(), level, name, value, len) };
             if set == 0 && level != SOL_RDMA {
                 // SAFETY: as the caller promises; the rsocket has read the same bytes.
-                unsafe { record(&held, level, name, value, len) };
+                unsafe { record(&rsocket, level, name, value, len) };
             }
             Some(set)
         });

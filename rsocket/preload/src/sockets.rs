@@ -14,7 +14,7 @@ use interpose::{
 };
 use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rsocket::Socket;
-use rsocket_capi as own;
+use rsocket_capi as capi;
 use rustix::{
     io::{FdFlags, fcntl_setfd},
     net::Shutdown,
@@ -28,7 +28,7 @@ use crate::{
     files::replace,
     fork::{self, Names},
     inherited, log, loopback, ports,
-    table::{self, Held, SOCKETS, with},
+    table::{self, Rsocket, SOCKETS, with},
 };
 
 /// System-wide configuration file.
@@ -40,7 +40,7 @@ thread_local! {
 }
 
 #[derive(Debug)]
-struct Settings {
+struct PreloadSettings {
     rules: Rules,
     program: String,
     forks: bool,
@@ -48,14 +48,14 @@ struct Settings {
     sizes: Vec<(c_int, c_int)>,
 }
 
-fn settings() -> &'static Settings {
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+fn settings() -> &'static PreloadSettings {
+    static SETTINGS: OnceLock<PreloadSettings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
         let number = |name| env::var(name).ok()?.trim().parse::<c_int>().ok();
         let program = env::args_os().next().unwrap_or_default();
         let program = program.to_string_lossy();
         let names = [("RS_SQ_SIZE", 0), ("RS_RQ_SIZE", 1), ("RS_INLINE", 2)];
-        Settings {
+        PreloadSettings {
             rules: Rules::parse(&fs::read_to_string(CONFIG).unwrap_or_default()),
             program: program.rsplit('/').next().unwrap_or_default().to_owned(),
             forks: number("RDMAV_FORK_SAFE").is_some_and(|value| value != 0),
@@ -83,28 +83,28 @@ pub(crate) const SOL_RDMA: c_int = 0x10000;
 
 /// Kind of a new socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum SocketKind {
     Plain,
     Rsocket,
     /// TCP at first, moved to an rsocket on first use.
     Later,
 }
 
-fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
+fn kind_of(domain: c_int, kind: c_int, protocol: c_int) -> SocketKind {
     let plain = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let is_stream = plain == libc::SOCK_STREAM;
-    let known = is_stream || plain == libc::SOCK_DGRAM;
-    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !known {
-        return Wanted::Plain;
+    let is_supported = is_stream || plain == libc::SOCK_DGRAM;
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !is_supported {
+        return SocketKind::Plain;
     }
     let settings = settings();
     let allowed = settings
         .rules
         .allow(&settings.program, domain, kind, protocol);
     match (allowed, settings.forks && is_stream) {
-        (true, false) => Wanted::Rsocket,
-        (true, true) if fork::has_device() => Wanted::Later,
-        _ => Wanted::Plain,
+        (true, false) => SocketKind::Rsocket,
+        (true, true) if fork::has_device() => SocketKind::Later,
+        _ => SocketKind::Plain,
     }
 }
 
@@ -124,7 +124,7 @@ unsafe extern "C" fn child() {
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     verbs::fd::raise_all();
     let outside = INSIDE.replace(true);
-    let inner = own::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
+    let inner = capi::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
     INSIDE.set(outside);
     if inner < 0 {
         return None;
@@ -132,7 +132,7 @@ pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int>
     for (option, size) in &settings().sizes {
         let value = (&raw const *size).cast();
         // SAFETY: the value is an `int` and outlives the call.
-        unsafe { own::rsetsockopt(inner, SOL_RDMA, *option, value, INT) };
+        unsafe { capi::rsetsockopt(inner, SOL_RDMA, *option, value, INT) };
     }
     Some(inner)
 }
@@ -141,7 +141,7 @@ pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int>
 pub(crate) fn take(listener: c_int) -> Option<c_int> {
     let (addr, len) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: null address and length.
-    let inner = unsafe { own::raccept4(listener, addr, len, libc::SOCK_CLOEXEC) };
+    let inner = unsafe { capi::raccept4(listener, addr, len, libc::SOCK_CLOEXEC) };
     (inner >= 0).then_some(inner)
 }
 
@@ -161,7 +161,7 @@ fn show(socket: &Socket, close_on_exec: bool) -> io::Result<OwnedFd> {
 }
 
 /// Gives an rsocket and its descriptor to the program.
-fn give(inner: Arc<Held>, shown: OwnedFd) -> c_int {
+fn give(inner: Arc<Rsocket>, shown: OwnedFd) -> c_int {
     let fd = shown.into_raw_fd();
     SOCKETS.add(fd, inner);
     fd
@@ -171,10 +171,10 @@ fn give(inner: Arc<Held>, shown: OwnedFd) -> c_int {
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<c_int> {
     let inner = make(domain, kind, protocol).ok_or_else(io::Error::last_os_error)?;
     watch_forks(child);
-    let held = table::hold(inner);
-    let socket = own::socket_of(inner).ok_or_else(|| os(libc::EBADF))?;
+    let rsocket = table::adopt(inner);
+    let socket = capi::socket_of(inner).ok_or_else(|| os(libc::EBADF))?;
     let shown = show(&socket, kind & libc::SOCK_CLOEXEC != 0)?;
-    Ok(give(held, shown))
+    Ok(give(rsocket, shown))
 }
 
 /// Whether an error means too many open descriptors.
@@ -207,16 +207,16 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if INSIDE.get() {
         return real_socket(domain, kind, protocol);
     }
-    match wanted(domain, kind, protocol) {
-        Wanted::Plain => real_socket(domain, kind, protocol),
-        Wanted::Rsocket => cross(false, true, || {
+    match kind_of(domain, kind, protocol) {
+        SocketKind::Plain => real_socket(domain, kind, protocol),
+        SocketKind::Rsocket => cross(false, true, || {
             Some(open_or_fall_back(domain, kind, protocol))
         })
         .unwrap_or(-1),
-        Wanted::Later => {
+        SocketKind::Later => {
             watch_forks(child);
             let fd = real_socket(domain, kind, protocol);
-            fork::made(fd);
+            fork::record_new(fd);
             fd
         }
     }
@@ -238,11 +238,11 @@ impl Name {
         }
     }
 
-    pub(crate) fn of(held: &Held) -> Option<Self> {
+    pub(crate) fn of(rsocket: &Rsocket) -> Option<Self> {
         let mut name = Self::zeroed();
         let (at, len) = (&raw mut name.storage, &raw mut name.len);
         // SAFETY: `len` is the size of the storage.
-        let got = unsafe { own::rgetsockname(held.fd(), at.cast(), len) };
+        let got = unsafe { capi::rgetsockname(rsocket.fd(), at.cast(), len) };
         (got == 0).then_some(name)
     }
 
@@ -250,7 +250,7 @@ impl Name {
     ///
     /// # Safety
     /// `addr` is null, or `len` bytes of `addr` are readable.
-    unsafe fn given(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
+    unsafe fn from_program(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
         if addr.is_null() || !(IPV4..=STORAGE).contains(&len) {
             return None;
         }
@@ -323,12 +323,12 @@ pub(crate) fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_i
 /// Of the TCP socket, such as `EADDRINUSE`; the descriptor stays an rsocket.
 pub(crate) fn turn_to_tcp(
     fd: c_int,
-    held: Arc<Held>,
+    rsocket: Arc<Rsocket>,
     bind: Option<&Name>,
     why: &str,
 ) -> io::Result<()> {
-    let name = Name::of(&held).ok_or_else(io::Error::last_os_error)?;
-    let flags = own::rfcntl(held.fd(), libc::F_GETFL, 0);
+    let name = Name::of(&rsocket).ok_or_else(io::Error::last_os_error)?;
+    let flags = capi::rfcntl(rsocket.fd(), libc::F_GETFL, 0);
     let nonblock = if flags & libc::O_NONBLOCK != 0 {
         libc::SOCK_NONBLOCK
     } else {
@@ -338,7 +338,7 @@ pub(crate) fn turn_to_tcp(
     if tcp < 0 {
         return Err(io::Error::last_os_error());
     }
-    held.options().set_on(tcp);
+    rsocket.options().set_on(tcp);
     if let Some(name) = bind
         && real_bind(tcp, name.as_ptr(), name.len()) != 0
     {
@@ -347,19 +347,19 @@ pub(crate) fn turn_to_tcp(
         unsafe { libc::close(tcp) };
         return Err(error);
     }
-    let known = SOCKETS.same(&held);
-    let left = epoll::leave(&known);
-    drop(held);
+    let descriptors = SOCKETS.same(&rsocket);
+    let registrations = epoll::leave(&descriptors);
+    drop(rsocket);
     log::write_line(|| format!("descriptor {fd}: TCP from now on: {why}"));
-    let moved = known.iter().all(|&known| {
-        let replaced = replace(tcp, known);
-        drop(SOCKETS.remove(known));
+    let moved = descriptors.iter().all(|&descriptor| {
+        let replaced = replace(tcp, descriptor);
+        drop(SOCKETS.remove(descriptor));
         replaced
     });
     // SAFETY: a private descriptor, not used elsewhere.
     unsafe { libc::close(tcp) };
-    epoll::join(&left);
-    if moved && known.contains(&fd) {
+    epoll::join(&registrations);
+    if moved && descriptors.contains(&fd) {
         Ok(())
     } else {
         Err(os(libc::EBADF))
@@ -370,9 +370,9 @@ pub(crate) fn turn_to_tcp(
 ///
 /// # Safety
 /// As for `bind`.
-unsafe fn own_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    let held = table::find(fd)?;
-    let family = own::socket_of(held.fd())?.family();
+unsafe fn rsocket_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    let rsocket = table::find(fd)?;
+    let family = capi::socket_of(rsocket.fd())?.family();
     // SAFETY: as the caller promises.
     let name = match unsafe { address::to_bind(family, addr, len) } {
         Ok(name) => name,
@@ -380,26 +380,26 @@ unsafe fn own_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c
     };
     let (addr, len) = (name.as_ptr().cast::<sockaddr>(), STORAGE);
     // SAFETY: the name has as many bytes.
-    if unsafe { loopback::is_loopback(addr, len) } && loopback::may_bind(&held) {
-        let left = loopback::leave_rdma(fd, held);
-        return left.err().map(|err| failed(&err));
+    if unsafe { loopback::is_loopback(addr, len) } && loopback::may_bind(&rsocket) {
+        let moved = loopback::leave_rdma(fd, rsocket);
+        return moved.err().map(|err| failed(&err));
     }
     // SAFETY: as above.
-    let given = unsafe { Name::given(addr, len) };
-    if given.is_some_and(|given| ports::bind_to_free(&held, &given).is_some()) {
+    let requested = unsafe { Name::from_program(addr, len) };
+    if requested.is_some_and(|requested| ports::bind_to_free(&rsocket, &requested).is_some()) {
         return Some(0);
     }
     // SAFETY: as above.
-    let bound = unsafe { own::rbind(held.fd(), addr, len) };
+    let bound = unsafe { capi::rbind(rsocket.fd(), addr, len) };
     if bound == 0 {
         return Some(0);
     }
     let error = last_errno();
     // No RDMA device has the address, but another interface may.
-    let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
-    let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+    let may_be_kernel_address = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
+    let is_datagram = capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_datagram());
     let why = "no RDMA device has the address";
-    if !elsewhere || is_datagram || turn_to_tcp(fd, held, None, why).is_err() {
+    if !may_be_kernel_address || is_datagram || turn_to_tcp(fd, rsocket, None, why).is_err() {
         set_errno(error);
         return Some(bound);
     }
@@ -412,7 +412,7 @@ unsafe fn own_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c
 unsafe extern "C-unwind" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if SOCKETS.may_have(fd) {
         // SAFETY: as the caller promises.
-        let bound = cross(false, true, || unsafe { own_bind(fd, addr, len) });
+        let bound = cross(false, true, || unsafe { rsocket_bind(fd, addr, len) });
         if let Some(bound) = bound {
             return bound;
         }
@@ -426,25 +426,25 @@ unsafe extern "C-unwind" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_
 /// As for `connect`.
 unsafe fn connect_by_rdma(
     fd: c_int,
-    held: Arc<Held>,
+    rsocket: Arc<Rsocket>,
     addr: *const sockaddr,
     len: socklen_t,
 ) -> Option<c_int> {
-    if own::socket_of(held.fd()).is_some_and(|socket| socket.is_listening()) {
+    if capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_listening()) {
         return Some(failed(&os(libc::EISCONN)));
     }
-    let before = Name::of(&held).filter(Name::has_port);
+    let before = Name::of(&rsocket).filter(Name::has_port);
     // SAFETY: as the caller promises.
-    let connected = unsafe { own::connect_once(held.fd(), addr, len) };
+    let connected = unsafe { capi::connect_once(rsocket.fd(), addr, len) };
     if connected == 0 {
         log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
         return Some(0);
     }
     let error = last_errno();
-    let turned = match own::socket_of(held.fd()) {
+    let turned = match capi::socket_of(rsocket.fd()) {
         Some(socket) if socket.is_datagram() => {
             drop(socket);
-            leads_elsewhere(error) && turn_to_udp(fd, held, NO_ROUTE)
+            leads_elsewhere(error) && turn_to_udp(fd, rsocket, NO_ROUTE)
         }
         socket => {
             // `AF_UNSPEC` disconnects.
@@ -454,7 +454,7 @@ unsafe fn connect_by_rdma(
                 libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
             ) || is_connected && error != libc::EAFNOSUPPORT;
             let why = || os(error).to_string();
-            !stays && turn_to_tcp(fd, held, before.as_ref(), &why()).is_ok()
+            !stays && turn_to_tcp(fd, rsocket, before.as_ref(), &why()).is_ok()
         }
     };
     (!turned).then(|| failed(&os(error)))
@@ -464,11 +464,11 @@ unsafe fn connect_by_rdma(
 ///
 /// # Safety
 /// As for `connect`.
-unsafe fn own_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    let held = table::find(fd)?;
-    if let Some(socket) = own::socket_of(held.fd())
+unsafe fn rsocket_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    let rsocket = table::find(fd)?;
+    if let Some(socket) = capi::socket_of(rsocket.fd())
         && !socket.is_datagram()
-        && loopback::may_connect(&held)
+        && loopback::may_connect(&rsocket)
     {
         // SAFETY: as the caller promises.
         match unsafe { address::is_peer(socket.family(), addr, len) } {
@@ -479,12 +479,12 @@ unsafe fn own_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Optio
         }
     }
     // SAFETY: as the caller promises.
-    if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&held) {
-        let left = loopback::leave_rdma(fd, held);
-        return left.err().map(|err| failed(&err));
+    if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&rsocket) {
+        let moved = loopback::leave_rdma(fd, rsocket);
+        return moved.err().map(|err| failed(&err));
     }
     // SAFETY: as the caller promises.
-    unsafe { connect_by_rdma(fd, held, addr, len) }
+    unsafe { connect_by_rdma(fd, rsocket, addr, len) }
 }
 
 /// # Safety
@@ -493,7 +493,7 @@ unsafe fn own_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Optio
 unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if SOCKETS.may_have(fd) {
         // SAFETY: as the caller promises.
-        let done = cross(true, true, || unsafe { own_connect(fd, addr, len) });
+        let done = cross(true, true, || unsafe { rsocket_connect(fd, addr, len) });
         if let Some(done) = done {
             return done;
         }
@@ -510,7 +510,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: sockl
 
 /// Whether the process may open another descriptor; sets `errno` otherwise. As in the kernel, `accept` asks before it
 /// waits. `fd` is any open descriptor.
-fn has_room(fd: c_int) -> bool {
+fn has_free_descriptor(fd: c_int) -> bool {
     let spare = duplicate(fd, true);
     if spare >= 0 {
         // SAFETY: a private descriptor, not used elsewhere.
@@ -523,26 +523,26 @@ fn has_room(fd: c_int) -> bool {
 ///
 /// # Safety
 /// As for `accept4`.
-unsafe fn own_accept(
+unsafe fn rsocket_accept(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
 ) -> Option<c_int> {
-    let held = table::find(fd)?;
+    let rsocket = table::find(fd)?;
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Some(failed(&os(libc::EINVAL)));
     }
-    if !has_room(fd) {
+    if !has_free_descriptor(fd) {
         return Some(-1);
     }
-    let own_flags = flags | libc::SOCK_CLOEXEC;
+    let inner_flags = flags | libc::SOCK_CLOEXEC;
     let show = |socket: &Socket| show(socket, flags & libc::SOCK_CLOEXEC != 0);
     // SAFETY: as the caller promises.
-    let accepted = unsafe { own::accept_with(held.fd(), addr, len, own_flags, show) };
+    let accepted = unsafe { capi::accept_with(rsocket.fd(), addr, len, inner_flags, show) };
     Some(match accepted {
         Ok((inner, shown)) => {
-            let fd = give(table::hold(inner), shown);
+            let fd = give(table::adopt(inner), shown);
             log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
             fd
         }
@@ -561,7 +561,9 @@ unsafe extern "C-unwind" fn accept4(
 ) -> c_int {
     if SOCKETS.may_have(fd) {
         // SAFETY: as the caller promises.
-        let accepted = cross(true, true, || unsafe { own_accept(fd, addr, len, flags) });
+        let accepted = cross(true, true, || unsafe {
+            rsocket_accept(fd, addr, len, flags)
+        });
         if let Some(accepted) = accepted {
             return accepted;
         }
@@ -585,20 +587,20 @@ unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut soc
 
 /// Listens by an rsocket; falls back to TCP with a message if the process may not lock the memory of a connection. Returns
 /// `None` for other descriptors.
-fn own_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
-    let held = table::find(fd)?;
-    let name = Name::of(&held).filter(Name::has_port);
+fn rsocket_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
+    let rsocket = table::find(fd)?;
+    let name = Name::of(&rsocket).filter(Name::has_port);
     // As in the kernel, one connection more than the backlog waits, and a negative number is the maximum.
-    let room = match backlog {
+    let queue_len = match backlog {
         0.. => backlog.saturating_add(1),
         _ => libc::SOMAXCONN,
     };
-    if own::rlisten(held.fd(), room) == 0 {
+    if capi::rlisten(rsocket.fd(), queue_len) == 0 {
         return Some(0);
     }
     let error = last_errno();
     let listening = match error {
-        libc::ENOMEM => listen_by_tcp(fd, held, name.as_ref(), backlog),
+        libc::ENOMEM => listen_by_tcp(fd, rsocket, name.as_ref(), backlog),
         _ => Err(os(error)),
     };
     let fail = |err: io::Error| {
@@ -613,7 +615,7 @@ fn own_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if SOCKETS.may_have(fd)
-        && let Some(listening) = cross(false, true, || own_listen(fd, backlog))
+        && let Some(listening) = cross(false, true, || rsocket_listen(fd, backlog))
     {
         return listening;
     }
@@ -633,13 +635,13 @@ fn real_listen(fd: c_int, backlog: c_int) -> c_int {
 /// Of the TCP socket, such as `EADDRINUSE`.
 fn listen_by_tcp(
     fd: c_int,
-    held: Arc<Held>,
+    rsocket: Arc<Rsocket>,
     bind: Option<&Name>,
     backlog: c_int,
 ) -> io::Result<()> {
     let why = "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
     let listening =
-        turn_to_tcp(fd, held, bind, why).and_then(|()| match real_listen(fd, backlog) {
+        turn_to_tcp(fd, rsocket, bind, why).and_then(|()| match real_listen(fd, backlog) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         });
@@ -655,22 +657,22 @@ fn listen_by_tcp(
 }
 
 /// Safe function in Rust, declared unsafe for the macro like the C function.
-unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
-    let socket = own::socket_of(fd);
+unsafe fn rsocket_shutdown(fd: c_int, how: c_int) -> c_int {
+    let socket = capi::socket_of(fd);
     if socket.is_some_and(|socket| {
         !socket.is_connected() && !socket.is_listening() && !socket.is_datagram()
     }) {
         set_errno(libc::ENOTCONN);
         return -1;
     }
-    own::rshutdown(fd, how)
+    capi::rshutdown(fd, how)
 }
 
 interpose! {
     false, fork::is_own, table::find, with:
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
-    ) -> c_int => own::rgetsockopt;
+    ) -> c_int => capi::rgetsockopt;
 }
 
 /// # Safety
@@ -688,9 +690,11 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             if direction.is_some_and(|how| fork::shut_later(fd, how)) {
                 return Some(0);
             }
-            let held = table::find(fd)?;
+            let rsocket = table::find(fd)?;
             // SAFETY: numbers only.
-            Some(with(&held, |own| unsafe { own_shutdown(own, how) }))
+            Some(with(&rsocket, |inner| unsafe {
+                rsocket_shutdown(inner, how)
+            }))
         });
         if let Some(done) = done {
             return done;
@@ -708,13 +712,13 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 unsafe fn give_name(name: SocketAddr, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let name = interpose::encode(name);
     // SAFETY: null or valid, as the caller promises.
-    let Some(room) = (unsafe { load(len) }) else {
+    let Some(capacity) = (unsafe { load(len) }) else {
         return failed(&os(libc::EFAULT));
     };
-    let Ok(room) = usize::try_from(room) else {
+    let Ok(capacity) = usize::try_from(capacity) else {
         return failed(&os(libc::EINVAL));
     };
-    let copied = room.min(name.len());
+    let copied = capacity.min(name.len());
     if copied > 0 && addr.is_null() {
         return failed(&os(libc::EFAULT));
     }
@@ -727,27 +731,27 @@ unsafe fn give_name(name: SocketAddr, addr: *mut sockaddr, len: *mut socklen_t) 
 
 type GetName = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
-/// Gives a name of a socket of this library: of a moved stream by `moved`, else by `own`. `None` for other descriptors.
+/// Gives a name of a socket of this library: of a moved stream by `moved`, else by `get_name`. `None` for other descriptors.
 ///
 /// # Safety
 /// As for `getsockname`.
-unsafe fn own_name(
+unsafe fn rsocket_name(
     fd: c_int,
     (addr, len): (*mut sockaddr, *mut socklen_t),
     moved: impl Fn(&Names) -> SocketAddr,
-    own: GetName,
+    get_name: GetName,
 ) -> Option<c_int> {
     if !SOCKETS.may_have(fd) {
         return None;
     }
     cross(false, true, || {
-        let held = table::find(fd)?;
-        if let Some(names) = held.names() {
+        let rsocket = table::find(fd)?;
+        if let Some(names) = rsocket.names() {
             // SAFETY: as the caller promises.
             return Some(unsafe { give_name(moved(names), addr, len) });
         }
         // SAFETY: as the caller promises.
-        Some(with(&held, |fd| unsafe { own(fd, addr, len) }))
+        Some(with(&rsocket, |fd| unsafe { get_name(fd, addr, len) }))
     })
 }
 
@@ -760,7 +764,7 @@ unsafe extern "C-unwind" fn getsockname(
     len: *mut socklen_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let got = unsafe { own_name(fd, (addr, len), |names| names.local, own::rgetsockname) };
+    let got = unsafe { rsocket_name(fd, (addr, len), |names| names.local, capi::rgetsockname) };
     // SAFETY: as the caller promises.
     got.unwrap_or_else(|| unsafe { real_getsockname(fd, addr, len) })
 }
@@ -775,19 +779,19 @@ unsafe extern "C-unwind" fn getpeername(
 ) -> c_int {
     let real = real!(getpeername: GetName);
     // SAFETY: as the caller promises.
-    let got = unsafe { own_name(fd, (addr, len), |names| names.peer, own::rgetpeername) };
+    let got = unsafe { rsocket_name(fd, (addr, len), |names| names.peer, capi::rgetpeername) };
     // SAFETY: as the caller promises.
     got.unwrap_or_else(|| unsafe { real(fd, addr, len) })
 }
 
 interpose::messages! {
     fork::may_be_own, fork::receiver, fork::sender, with:
-    recv => own::rrecv;
-    recvfrom => own::rrecvfrom;
-    recvmsg => own::rrecvmsg;
-    read => own::rread;
-    readv => own::rreadv;
-    send => own::rsend;
-    write => own::rwrite;
-    writev => own::rwritev;
+    recv => capi::rrecv;
+    recvfrom => capi::rrecvfrom;
+    recvmsg => capi::rrecvmsg;
+    read => capi::rread;
+    readv => capi::rreadv;
+    send => capi::rsend;
+    write => capi::rwrite;
+    writev => capi::rwritev;
 }

@@ -97,7 +97,7 @@ unsafe extern "C-unwind" fn seek_file(_: *mut c_void, _: *mut off64_t, _: c_int)
 unsafe extern "C-unwind" fn close_file(cookie: *mut c_void) -> c_int {
     let fd = descriptor(cookie);
     let mut open = open_files();
-    open.retain(|_, known| *known != fd);
+    open.retain(|_, cookie_fd| *cookie_fd != fd);
     COUNT.store(open.len(), SeqCst);
     drop(open);
     // SAFETY: the closed stream owned the descriptor.
@@ -153,14 +153,14 @@ unsafe extern "C-unwind" fn vdprintf(
     let mut text = ptr::null_mut();
     // SAFETY: as the caller promises; the text is a local variable.
     let len = unsafe { vasprintf(&raw mut text, format, arguments) };
-    let Ok(wanted) = usize::try_from(len) else {
+    let Ok(len_of_text) = usize::try_from(len) else {
         return -1;
     };
     // SAFETY: the text has this length.
-    let written = unsafe { write_file(cookie, text, wanted) };
+    let written = unsafe { write_file(cookie, text, len_of_text) };
     // SAFETY: allocated by `vasprintf`, and not used any more.
     unsafe { libc::free(text.cast()) };
-    if written.unsigned_abs() == wanted {
+    if written.unsigned_abs() == len_of_text {
         len
     } else {
         -1

@@ -12,14 +12,14 @@ use libc::c_int;
 use rsocket_capi::{rclose, socket_of};
 
 use crate::{
-    fork::{Names, Stream},
+    fork::{MovingStream, Names},
     log,
     set_options::SetOptions,
 };
 
 /// An rsocket, open until the last of the program's descriptors is closed.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Rsocket {
     fd: c_int,
     /// Process that opened the rsocket; a child must not close it.
     process: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Held {
     /// Addresses of a stream moved from TCP.
     names: OnceLock<Names>,
     /// The TCP connection, until the rsocket is closed.
-    tcp: OnceLock<Arc<Stream>>,
+    tcp: OnceLock<Arc<MovingStream>>,
     /// Error of all calls, 0 for an rsocket.
     refusal: c_int,
 }
@@ -45,7 +45,7 @@ impl Failed for isize {
     const FAILED: Self = -1;
 }
 
-impl Held {
+impl Rsocket {
     /// Returns the descriptor in `rsocket_capi`.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
@@ -79,7 +79,7 @@ impl Held {
     }
 
     /// Keeps a TCP connection open as long as the rsocket.
-    pub(crate) fn keep(&self, tcp: Arc<Stream>) {
+    pub(crate) fn keep(&self, tcp: Arc<MovingStream>) {
         // Moved once.
         drop(self.tcp.set(tcp));
     }
@@ -90,7 +90,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Rsocket {
     fn drop(&mut self) {
         if self.process != process::id() {
             return;
@@ -108,16 +108,16 @@ impl Drop for Held {
 }
 
 /// Rsockets by the program's descriptors.
-pub(crate) static SOCKETS: Table<Held> = Table::new();
+pub(crate) static SOCKETS: Table<Rsocket> = Table::new();
 
 /// Returns the rsocket of a descriptor.
-pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
+pub(crate) fn find(fd: c_int) -> Option<Arc<Rsocket>> {
     SOCKETS.find(fd)
 }
 
 /// Takes ownership of an rsocket.
-pub(crate) fn hold(fd: c_int) -> Arc<Held> {
-    Arc::new(Held {
+pub(crate) fn adopt(fd: c_int) -> Arc<Rsocket> {
+    Arc::new(Rsocket {
         fd,
         process: process::id(),
         options: SetOptions::default(),
@@ -127,11 +127,11 @@ pub(crate) fn hold(fd: c_int) -> Arc<Held> {
     })
 }
 
-/// Calls a function with an rsocket's own descriptor, or fails with the error of a [refusing](Held::refusing) one.
-pub(crate) fn with<T: Failed>(held: &Held, call: impl FnOnce(c_int) -> T) -> T {
-    if let Some(errno) = held.refusal() {
+/// Calls a function with an rsocket's own descriptor, or fails with the error of a [refusing](Rsocket::refusing) one.
+pub(crate) fn with<T: Failed>(rsocket: &Rsocket, call: impl FnOnce(c_int) -> T) -> T {
+    if let Some(errno) = rsocket.refusal() {
         set_errno(errno);
         return T::FAILED;
     }
-    call(held.fd())
+    call(rsocket.fd())
 }

@@ -4,11 +4,11 @@ use std::{io, ptr, sync::Arc};
 
 use interpose::{interpose, os, real, run};
 use libc::{c_int, c_uint, iovec, msghdr, off_t, size_t, ssize_t};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     fork,
-    table::{Held, with},
+    table::{Rsocket, with},
 };
 
 /// Flags that Linux accepts for a socket. Only `RWF_NOWAIT` has an effect; the last is `RWF_NOSIGNAL`.
@@ -42,7 +42,7 @@ fn message(
 
 /// # Safety
 /// As for the function of the same name.
-unsafe fn own_preadv2(
+unsafe fn rsocket_preadv2(
     fd: c_int,
     pieces: *const iovec,
     count: c_int,
@@ -52,13 +52,13 @@ unsafe fn own_preadv2(
     run(rsocket::errno, || {
         let (mut message, flags) = message(pieces, count, position, flags)?;
         // SAFETY: as the caller promises.
-        Ok(unsafe { own::rrecvmsg(fd, &raw mut message, flags) })
+        Ok(unsafe { capi::rrecvmsg(fd, &raw mut message, flags) })
     })
 }
 
 /// # Safety
 /// As for the function of the same name.
-unsafe fn own_pwritev2(
+unsafe fn rsocket_pwritev2(
     fd: c_int,
     pieces: *const iovec,
     count: c_int,
@@ -68,17 +68,17 @@ unsafe fn own_pwritev2(
     run(rsocket::errno, || {
         let (message, flags) = message(pieces, count, position, flags)?;
         // SAFETY: as the caller promises.
-        Ok(unsafe { own::rsendmsg(fd, &raw const message, flags) })
+        Ok(unsafe { capi::rsendmsg(fd, &raw const message, flags) })
     })
 }
 
 /// As [`fork::receiver`]; the flags of these calls are others.
-fn receiver(fd: c_int) -> Option<Arc<Held>> {
+fn receiver(fd: c_int) -> Option<Arc<Rsocket>> {
     fork::receiver(fd, 0)
 }
 
 /// As [`fork::sender`].
-fn sender(fd: c_int) -> Option<Arc<Held>> {
+fn sender(fd: c_int) -> Option<Arc<Rsocket>> {
     fork::sender(fd, 0)
 }
 
@@ -86,20 +86,20 @@ interpose! {
     true, fork::may_be_own, receiver, with:
     fn preadv2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
-    ) -> ssize_t => own_preadv2;
+    ) -> ssize_t => rsocket_preadv2;
     fn preadv64v2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
-    ) -> ssize_t => own_preadv2;
+    ) -> ssize_t => rsocket_preadv2;
 }
 
 interpose! {
     true, fork::may_be_own, sender, with:
     fn pwritev2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
-    ) -> ssize_t => own_pwritev2;
+    ) -> ssize_t => rsocket_pwritev2;
     fn pwritev64v2(
         fd: c_int, pieces: *const iovec, count: c_int, position: off_t, flags: c_int,
-    ) -> ssize_t => own_pwritev2;
+    ) -> ssize_t => rsocket_pwritev2;
 }
 
 /// Fails with `EINVAL` for an rsocket, as for other files without support: programs copy the data themselves then.

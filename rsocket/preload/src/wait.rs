@@ -9,11 +9,11 @@ use std::{
 use interpose::{Mask, Polled, Selected, load, milliseconds, set_errno, store};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
 use rsocket::{PollEvents, Sleep};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::{
     fork::{self, Need},
-    table::{self, Held, SOCKETS},
+    table::{self, Rsocket, SOCKETS},
 };
 
 /// Returns a sleep function that sets a signal mask during the sleep; `None` without a mask.
@@ -44,7 +44,7 @@ struct RpollEntries {
     fds: Vec<pollfd>,
     /// Whether each entry is a connection whose move must go on before its readiness is known.
     moving: Vec<bool>,
-    _held: Vec<Arc<Held>>,
+    _rsockets: Vec<Arc<Rsocket>>,
 }
 
 /// Maximum time in milliseconds between looks at connections that are being moved.
@@ -69,11 +69,11 @@ impl RpollEntries {
         let mut sleep = sleep_with(mask);
         // SAFETY: `count` is the number of entries.
         let ready =
-            unsafe { own::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
+            unsafe { capi::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
         let mut hidden = 0;
-        for ((answer, own), moving) in answers.iter_mut().zip(&self.fds).zip(&self.moving) {
-            let is_hidden = *moving && own.revents != 0;
-            answer.revents = if is_hidden { 0 } else { own.revents };
+        for ((answer, inner), moving) in answers.iter_mut().zip(&self.fds).zip(&self.moving) {
+            let is_hidden = *moving && inner.revents != 0;
+            answer.revents = if is_hidden { 0 } else { inner.revents };
             hidden += c_int::from(is_hidden);
         }
         if ready < 0 { ready } else { ready - hidden }
@@ -98,28 +98,28 @@ impl Polled for RpollEntries {
         if !has_own && !moving.contains(&true) {
             return None;
         }
-        let mut held = Vec::new();
-        let mut own: Vec<pollfd> = fds
+        let mut rsockets = Vec::new();
+        let mut inner: Vec<pollfd> = fds
             .iter()
             .map(|entry| match table::find(entry.fd) {
                 Some(socket) => {
                     let fd = socket.fd();
-                    held.push(socket);
+                    rsockets.push(socket);
                     pollfd { fd, ..*entry }
                 }
                 None => *entry,
             })
             .collect();
-        for (own, moving) in own.iter_mut().zip(&moving) {
+        for (inner, moving) in inner.iter_mut().zip(&moving) {
             if *moving {
                 // The peer's part of the move.
-                own.events = libc::POLLIN;
+                inner.events = libc::POLLIN;
             }
         }
         Some(Self {
-            fds: own,
+            fds: inner,
             moving,
-            _held: held,
+            _rsockets: rsockets,
         })
     }
 
@@ -131,13 +131,14 @@ impl Polled for RpollEntries {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = limit.map(|limit| Instant::now() + limit);
         loop {
-            let left = deadline.map(|left| left.saturating_duration_since(Instant::now()));
-            let left = left.map_or(MOVE_TICK, |left| {
+            let duration =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let millis = duration.map_or(MOVE_TICK, |duration| {
                 // Rounded up.
-                c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+                c_int::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
             });
-            let ready = self.wait_once(answers, left.min(MOVE_TICK), mask);
-            if ready != 0 || left == 0 {
+            let ready = self.wait_once(answers, millis.min(MOVE_TICK), mask);
+            if ready != 0 || millis == 0 {
                 return ready;
             }
             match Self::of(answers) {
@@ -152,8 +153,8 @@ impl Polled for RpollEntries {
 /// Milliseconds until a time, rounded up; -1 without one.
 fn remaining(deadline: Option<Instant>) -> c_int {
     deadline.map_or(-1, |deadline| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+        let duration = deadline.saturating_duration_since(Instant::now());
+        c_int::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     })
 }
 
@@ -170,11 +171,11 @@ fn wait_for_others(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
 ///
 /// # Safety
 /// The sets are null or valid.
-unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<Held>)> {
-    (0..own::select_count(count).unwrap_or(0))
+unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<Rsocket>)> {
+    (0..capi::select_count(count).unwrap_or(0))
         .filter(|&fd| {
             // SAFETY: null or valid, as the caller promises.
-            sets.iter().any(|&set| unsafe { own::is_set(fd, set) })
+            sets.iter().any(|&set| unsafe { capi::is_set(fd, set) })
         })
         .filter_map(|fd| Some((fd, table::find(fd)?)))
         .collect()
@@ -182,7 +183,7 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
 
 /// The rsockets in three sets.
 struct Selects {
-    held: Vec<(c_int, Arc<Held>)>,
+    rsockets: Vec<(c_int, Arc<Rsocket>)>,
     /// All entries, if a connection among them is being moved.
     entries: Option<Vec<pollfd>>,
 }
@@ -199,14 +200,14 @@ const EVENTS: [c_short; 3] = [
 /// # Safety
 /// The sets are null or valid.
 unsafe fn entries_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
-    let wanted = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-    (0..own::select_count(count).unwrap_or(0))
+    let requested = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    (0..capi::select_count(count).unwrap_or(0))
         .filter_map(|fd| {
             let mut events = 0;
-            for (set, wanted) in sets.iter().zip(wanted) {
+            for (set, event) in sets.iter().zip(requested) {
                 // SAFETY: null or valid, as the caller promises.
-                if unsafe { own::is_set(fd, *set) } {
-                    events |= wanted;
+                if unsafe { capi::is_set(fd, *set) } {
+                    events |= event;
                 }
             }
             let revents = 0;
@@ -238,17 +239,17 @@ unsafe fn select_by_poll(
     let limit = u64::try_from(millis).ok().map(Duration::from_millis);
     let deadline = limit.map(|limit| Instant::now() + limit);
     let ready = match RpollEntries::of(&entries) {
-        Some(own) => own.wait(&mut entries, millis, mask),
+        Some(rsockets) => rsockets.wait(&mut entries, millis, mask),
         None => wait_for_others(&mut entries, millis, mask),
     };
     if let Some(deadline) = deadline {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = timeval {
-            tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_usec: left.subsec_micros().into(),
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let remaining = timeval {
+            tv_sec: libc::time_t::try_from(remaining.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_usec: remaining.subsec_micros().into(),
         };
         // SAFETY: not null, since it was read, and writable, as the caller promises.
-        unsafe { store(timeout, left) };
+        unsafe { store(timeout, remaining) };
     }
     if ready < 0 {
         return ready;
@@ -264,7 +265,7 @@ unsafe fn select_by_poll(
     for entry in &entries {
         for (set, events) in sets.into_iter().zip(EVENTS) {
             // SAFETY: null or valid, as the caller promises.
-            if !unsafe { own::is_set(entry.fd, set) } {
+            if !unsafe { capi::is_set(entry.fd, set) } {
                 continue;
             }
             if entry.revents & events != 0 {
@@ -289,9 +290,9 @@ impl Selected for Selects {
         let is_moving = |entry: &pollfd| fork::step_for_wait(entry.fd, need(entry.events));
         let moving = entries.iter().filter(|entry| is_moving(entry)).count();
         // SAFETY: as the caller promises.
-        let held = unsafe { sockets_in(count, sets) };
+        let rsockets = unsafe { sockets_in(count, sets) };
         let entries = (moving > 0).then_some(entries);
-        (!held.is_empty() || entries.is_some()).then_some(Self { held, entries })
+        (!rsockets.is_empty() || entries.is_some()).then_some(Self { rsockets, entries })
     }
 
     unsafe fn wait(
@@ -306,12 +307,15 @@ impl Selected for Selects {
             return unsafe { select_by_poll(entries, sets, timeout, mask) };
         }
         let known_as = |fd| {
-            let found = self.held.iter().find(|(own, _)| *own == fd);
-            found.map_or(fd, |(_, held)| held.fd())
+            let found = self
+                .rsockets
+                .iter()
+                .find(|(descriptor, _)| *descriptor == fd);
+            found.map_or(fd, |(_, rsocket)| rsocket.fd())
         };
         let mut sleep = sleep_with(mask);
         // SAFETY: as the caller promises.
-        unsafe { own::select_by(count, sets, timeout, known_as, sleep.as_deref_mut()) }
+        unsafe { capi::select_by(count, sets, timeout, known_as, sleep.as_deref_mut()) }
     }
 }
 

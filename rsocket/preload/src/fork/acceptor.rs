@@ -213,15 +213,15 @@ impl Acceptor {
 
     /// Wakes calls whose time to send has come.
     fn ring(&self, now: Instant) {
-        let mut due = Vec::new();
+        let mut expired = Vec::new();
         lock(&self.alarms).retain(|(time, secret)| {
             if *time <= now {
-                due.push(*secret);
+                expired.push(*secret);
             }
             *time > now
         });
         let offers = self.offers();
-        for secret in due {
+        for secret in expired {
             if let Some(tcp) = offers.connection(&secret)
                 && let Ok(tcp) = tcp.get()
             {
@@ -250,7 +250,7 @@ impl Acceptor {
 
 fn accept_all(listener: &Inner, unproven: &mut Vec<Unproven>) {
     while unproven.len() < MAX_UNPROVEN
-        && let Some(fd) = take(listener.held.fd())
+        && let Some(fd) = take(listener.rsocket.fd())
     {
         let Ok(inner) = Inner::of(fd) else { continue };
         inner.socket.set_nonblocking(true);

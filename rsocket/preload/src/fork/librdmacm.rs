@@ -18,7 +18,7 @@ use std::{
 
 use libc::c_int;
 use rsocket::{PollEntry, PollEvents, poll};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 use rustix::{
     event::{PollFd, PollFlags},
     io::{Errno, ioctl_fionread},
@@ -107,18 +107,18 @@ fn move_to_rdma(fd: c_int, side: u8) {
         // The peer may still come for the offer.
         reset(tcp);
     }
-    if let Ok(Inner { held, socket }) = moved
-        && let Ok(shown) = own::mirror_of(held.fd())
+    if let Ok(Inner { rsocket, socket }) = moved
+        && let Ok(shown) = capi::mirror_of(rsocket.fd())
     {
         copy_options(tcp, &socket);
-        let left = epoll::leave(&twins);
+        let registrations = epoll::leave(&twins);
         let _: Result<(), Errno> = rustix::net::shutdown(tcp, Shutdown::Both);
         for &twin in &twins {
             if replace(shown.as_raw_fd(), twin) {
-                SOCKETS.add(twin, Arc::clone(&held));
+                SOCKETS.add(twin, Arc::clone(&rsocket));
             }
         }
-        epoll::join(&left);
+        epoll::join(&registrations);
     }
     for twin in twins {
         mark(twin, 0);
@@ -189,10 +189,14 @@ fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result
     let mut deadline = Instant::now() + MOVE_TIMEOUT;
     let mut open = true;
     loop {
-        if let Some(fd) = take(listener.held.fd()) {
-            let taken = Inner::of(fd)?;
-            if taken.socket.peer_addr().is_ok_and(|addr| addr.ip() == peer) {
-                return Ok(taken);
+        if let Some(fd) = take(listener.rsocket.fd()) {
+            let accepted = Inner::of(fd)?;
+            if accepted
+                .socket
+                .peer_addr()
+                .is_ok_and(|addr| addr.ip() == peer)
+            {
+                return Ok(accepted);
             }
             continue;
         }
@@ -200,8 +204,8 @@ fn await_peer(listener: &Inner, tcp: BorrowedFd<'_>, peer: IpAddr) -> io::Result
         if open {
             entries.push(PollEntry::fd(tcp, PollEvents::IN));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        match poll(&mut entries, Some(left)) {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut entries, Some(remaining)) {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
             polled => polled?,
         };

@@ -23,7 +23,7 @@ use std::{
 use interpose::{MAX_DESCRIPTORS, Table, is_owner};
 use libc::c_int;
 use rsocket::Socket;
-use rsocket_capi as own;
+use rsocket_capi as capi;
 use rustix::{
     fs::{OFlags, fcntl_getfl, fstat},
     io::Errno,
@@ -35,7 +35,7 @@ use crate::{
     files::{borrow, replace},
     inherited, log, move_options as options,
     sockets::make,
-    table::{self, Held, SOCKETS, hold},
+    table::{self, Rsocket, SOCKETS, adopt},
 };
 
 mod acceptor;
@@ -49,7 +49,7 @@ mod simulation;
 mod stream;
 
 pub(crate) use rules::Need;
-pub(crate) use stream::{Names, Stream};
+pub(crate) use stream::{MovingStream, Names};
 use stream::{Step, await_readable, skip_offer};
 
 /// A TCP socket without a connection.
@@ -72,7 +72,7 @@ static STATES: [AtomicU8; MAX_DESCRIPTORS] = [const { AtomicU8::new(0) }; MAX_DE
 static USED: AtomicBool = AtomicBool::new(false);
 
 /// Connections during their move.
-static MOVES: Table<Stream> = Table::new();
+static MOVES: Table<MovingStream> = Table::new();
 
 /// Duplicates of this library.
 static INNER: Numbers = Numbers([const { AtomicBool::new(false) }; MAX_DESCRIPTORS]);
@@ -88,8 +88,8 @@ struct Numbers([AtomicBool; MAX_DESCRIPTORS]);
 
 impl Numbers {
     fn set(&self, fd: c_int, value: bool) {
-        if let Some(place) = usize::try_from(fd).ok().and_then(|fd| self.0.get(fd)) {
-            place.store(value, SeqCst);
+        if let Some(flag) = usize::try_from(fd).ok().and_then(|fd| self.0.get(fd)) {
+            flag.store(value, SeqCst);
         }
     }
 }
@@ -120,8 +120,8 @@ fn state_of(fd: c_int) -> u8 {
 }
 
 fn mark(fd: c_int, state: u8) {
-    if let Some(place) = usize::try_from(fd).ok().and_then(|fd| STATES.get(fd)) {
-        place.store(state, SeqCst);
+    if let Some(entry) = usize::try_from(fd).ok().and_then(|fd| STATES.get(fd)) {
+        entry.store(state, SeqCst);
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn has_device() -> bool {
 }
 
 /// Records a new TCP socket to be moved later.
-pub(crate) fn made(fd: c_int) {
+pub(crate) fn record_new(fd: c_int) {
     if let Some(tcp) = borrow(fd) {
         show(fd, options::show_client(tcp));
         mark(fd, NEW);
@@ -231,27 +231,27 @@ enum Use {
     /// The call of the C library.
     Plain,
     /// The call of rsockets.
-    Rsocket(Arc<Held>),
+    Rsocket(Arc<Rsocket>),
     Fail(Errno),
 }
 
 /// Returns the rsocket of a descriptor before data is received, after moving the connection if necessary. The rsocket may
-/// be a [refusal](Held::refusal).
-pub(crate) fn receiver(fd: c_int, flags: c_int) -> Option<Arc<Held>> {
+/// be a [refusal](Rsocket::refusal).
+pub(crate) fn receiver(fd: c_int, flags: c_int) -> Option<Arc<Rsocket>> {
     find(fd, Need::Receive, flags)
 }
 
 /// As [`receiver`], before data is sent.
-pub(crate) fn sender(fd: c_int, flags: c_int) -> Option<Arc<Held>> {
+pub(crate) fn sender(fd: c_int, flags: c_int) -> Option<Arc<Rsocket>> {
     find(fd, Need::Send, flags)
 }
 
-fn find(fd: c_int, need: Need, flags: c_int) -> Option<Arc<Held>> {
+fn find(fd: c_int, need: Need, flags: c_int) -> Option<Arc<Rsocket>> {
     if state(fd).is_some() {
         match settle_before(fd, need, flags) {
             Use::Plain => {}
-            Use::Rsocket(held) => return Some(held),
-            Use::Fail(errno) => return Some(Held::refusing(errno.raw_os_error())),
+            Use::Rsocket(rsocket) => return Some(rsocket),
+            Use::Fail(errno) => return Some(Rsocket::refusing(errno.raw_os_error())),
         }
     }
     let found = table::find(fd);
@@ -401,10 +401,10 @@ fn begin(fd: c_int, tcp: BorrowedFd<'_>) -> bool {
     }
     twins.push(fd);
     let (stream, otherwise) = match side {
-        ACCEPTED => (Stream::accepting(tcp).map(Arc::new), 0),
+        ACCEPTED => (MovingStream::accepting(tcp).map(Arc::new), 0),
         _ if !options::is_server_shown(tcp) => (Err(stream::not_shown()), 0),
         // An offer may come.
-        _ => (Stream::connecting(tcp), SKIPPING),
+        _ => (MovingStream::connecting(tcp), SKIPPING),
     };
     if let Err(err) = &stream {
         log::write_line(|| format!("descriptor {fd}: stays TCP: {err}"));
@@ -437,7 +437,7 @@ fn twins(fd: c_int, tcp: BorrowedFd<'_>, side: u8) -> Vec<c_int> {
 }
 
 /// Goes on with a move, and replaces or leaves the descriptors at its end. Returns `None` before.
-fn advance(fd: c_int, stream: &Arc<Stream>, need: Need) -> Option<Use> {
+fn advance(fd: c_int, stream: &Arc<MovingStream>, need: Need) -> Option<Use> {
     let mut settled = stream
         .settled
         .lock()
@@ -469,7 +469,7 @@ fn advance(fd: c_int, stream: &Arc<Stream>, need: Need) -> Option<Use> {
         Step::Rdma { inner, ends_tcp } => {
             log::write_line(|| format!("descriptor {fd}: moved from TCP to RDMA"));
             match move_to_rdma(tcp, stream, inner, ends_tcp) {
-                Ok(held) => Use::Rsocket(held),
+                Ok(rsocket) => Use::Rsocket(rsocket),
                 Err(_) => {
                     options::reset(tcp);
                     leave_tcp(stream, 0);
@@ -483,7 +483,7 @@ fn advance(fd: c_int, stream: &Arc<Stream>, need: Need) -> Option<Use> {
 }
 
 /// Ends the move of a stream that stays TCP.
-fn leave_tcp(stream: &Arc<Stream>, state: u8) {
+fn leave_tcp(stream: &Arc<MovingStream>, state: u8) {
     for twin in MOVES.same(stream) {
         mark(twin, state);
         drop(MOVES.remove(twin));
@@ -493,37 +493,37 @@ fn leave_tcp(stream: &Arc<Stream>, state: u8) {
 /// Replaces the descriptors of a stream.
 fn move_to_rdma(
     tcp: BorrowedFd<'_>,
-    stream: &Arc<Stream>,
+    stream: &Arc<MovingStream>,
     inner: Inner,
     ends_tcp: bool,
-) -> io::Result<Arc<Held>> {
-    let Inner { held, socket } = inner;
-    let shown = own::mirror_of(held.fd())?;
+) -> io::Result<Arc<Rsocket>> {
+    let Inner { rsocket, socket } = inner;
+    let shown = capi::mirror_of(rsocket.fd())?;
     socket.set_linger(None);
     copy_options(tcp, &socket);
-    held.set_names(stream.names);
+    rsocket.set_names(stream.names);
     if !ends_tcp {
         // An end of the TCP connection would reach an event loop of the peer before its part of the move.
-        held.keep(Arc::clone(stream));
+        rsocket.keep(Arc::clone(stream));
     }
     for &how in &*stream.ends.lock().unwrap_or_else(PoisonError::into_inner) {
         drop(socket.shutdown(direction(how)));
     }
     let twins = MOVES.same(stream);
-    let left = epoll::leave(&twins);
+    let registrations = epoll::leave(&twins);
     if ends_tcp {
         let _: Result<(), Errno> = rustix::net::shutdown(tcp, Shutdown::Both);
     }
     for &twin in &twins {
         if replace(shown.as_raw_fd(), twin) {
-            SOCKETS.add(twin, Arc::clone(&held));
+            SOCKETS.add(twin, Arc::clone(&rsocket));
         }
         // Last: until here, a call of another thread waits for the end of the replacement.
         drop(MOVES.remove(twin));
         mark(twin, 0);
     }
-    epoll::join(&left);
-    Ok(held)
+    epoll::join(&registrations);
+    Ok(rsocket)
 }
 
 fn direction(how: Shutdown) -> std::net::Shutdown {
@@ -562,7 +562,7 @@ fn copy_options(tcp: BorrowedFd<'_>, socket: &Socket) {
 /// An rsocket without a descriptor of the program.
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
-    held: Arc<Held>,
+    rsocket: Arc<Rsocket>,
     socket: Arc<Socket>,
 }
 
@@ -578,8 +578,8 @@ impl Inner {
     }
 
     fn of(fd: c_int) -> io::Result<Self> {
-        let held = hold(fd);
-        let socket = own::socket_of(fd).ok_or(Errno::BADF)?;
-        Ok(Self { held, socket })
+        let rsocket = adopt(fd);
+        let socket = capi::socket_of(fd).ok_or(Errno::BADF)?;
+        Ok(Self { rsocket, socket })
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn accepting(is_confirmed: bool, head: Head, need: Need, clock: Clock
 
 /// State of the connecting side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum MovePhase {
     /// No offer so far.
     Awaiting,
     /// Connecting by RDMA. No proof has been sent.
@@ -71,29 +71,29 @@ pub(crate) enum Phase {
 }
 
 /// The connecting side before its first byte. `head` are the first bytes of the TCP connection.
-pub(crate) fn connecting(phase: Phase, head: Head, need: Need, clock: Clock) -> Verdict {
+pub(crate) fn connecting(phase: MovePhase, head: Head, need: Need, clock: Clock) -> Verdict {
     match (phase, head) {
-        (Phase::Failed, _) => Verdict::Tcp,
-        (Phase::Awaiting, Head::Frame(frame)) => match frame.kind {
+        (MovePhase::Failed, _) => Verdict::Tcp,
+        (MovePhase::Awaiting, Head::Frame(frame)) => match frame.kind {
             Kind::Offer { port } => Verdict::Join {
                 port,
                 secret: frame.secret,
             },
             _ => Verdict::Reset,
         },
-        (Phase::Awaiting | Phase::Joining, Head::Nothing) => match clock.is_over(need) {
+        (MovePhase::Awaiting | MovePhase::Joining, Head::Nothing) => match clock.is_over(need) {
             true => Verdict::Tcp,
             false => Verdict::Wait,
         },
-        (Phase::Proved { secret }, Head::Frame(frame))
+        (MovePhase::Proved { secret }, Head::Frame(frame))
             if (frame.kind, frame.secret) == (Kind::Confirm, secret) =>
         {
             Verdict::Rdma
         }
-        (Phase::Proved { .. }, Head::Nothing) if clock.age < CONFIRM_LIMIT => Verdict::Wait,
-        (Phase::Proved { .. }, Head::Nothing) => Verdict::Reset,
+        (MovePhase::Proved { .. }, Head::Nothing) if clock.age < CONFIRM_LIMIT => Verdict::Wait,
+        (MovePhase::Proved { .. }, Head::Nothing) => Verdict::Reset,
         // The accepting side has withdrawn its offer, or has made none: these are data, or the end.
         (_, Head::Other | Head::Partial) => Verdict::Tcp,
-        (Phase::Joining | Phase::Proved { .. }, Head::Frame(_)) => Verdict::Reset,
+        (MovePhase::Joining | MovePhase::Proved { .. }, Head::Frame(_)) => Verdict::Reset,
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use super::{
     frame::{Ends, Frame, Head, Kind, Proof, Secret},
     offers::Offers,
-    rules::{CONFIRM_LIMIT, Clock, Need, Phase, Verdict, accepting, connecting},
+    rules::{CONFIRM_LIMIT, Clock, MovePhase, Need, Verdict, accepting, connecting},
 };
 
 /// Time to send in ticks of the simulation.
@@ -71,7 +71,7 @@ enum Way {
 }
 
 struct Client {
-    phase: Phase,
+    phase: MovePhase,
     since: u32,
     port: u16,
     /// Number of the RDMA stream.
@@ -93,7 +93,7 @@ struct Server {
     speaks_first: bool,
 }
 
-struct Stream {
+struct SimulatedStream {
     client: Client,
     server: Server,
     to_server: Pipe,
@@ -116,7 +116,7 @@ struct Arrival {
 
 struct World {
     random: Random,
-    streams: Vec<Stream>,
+    streams: Vec<SimulatedStream>,
     /// Offers of each worker, with the number of the TCP connection.
     offers: Vec<Offers<usize, usize>>,
     arrivals: Vec<Arrival>,
@@ -143,9 +143,9 @@ impl World {
             .map(|number| {
                 let mut chance = |one_in| random.below(one_in) == 0;
                 let (speaks_first, dies) = (chance(4), chance(6));
-                Stream {
+                SimulatedStream {
                     client: Client {
-                        phase: Phase::Awaiting,
+                        phase: MovePhase::Awaiting,
                         since: 0,
                         port: 0,
                         rdma: None,
@@ -198,7 +198,7 @@ impl World {
             }
         }
         let now = self.now;
-        let (due, later) = std::mem::take(&mut self.arrivals)
+        let (expired, later) = std::mem::take(&mut self.arrivals)
             .into_iter()
             .partition(|arrival| arrival.at <= now);
         self.arrivals = later;
@@ -207,7 +207,7 @@ impl World {
             proof,
             rdma,
             ..
-        } in due
+        } in expired
         {
             if let Ok(&number) = self.offers[usize::from(worker)].prove(&proof, rdma) {
                 let (kind, secret) = (Kind::Confirm, proof.secret);
@@ -230,7 +230,7 @@ impl World {
     fn kill_client(&mut self, number: usize) {
         let stream = &mut self.streams[number];
         stream.client.way = Way::Dead;
-        stream.client.phase = Phase::Failed;
+        stream.client.phase = MovePhase::Failed;
         stream.to_server.under_way.push_back(Item::End);
     }
 
@@ -241,7 +241,7 @@ impl World {
         if client.way != Way::Moving {
             return self.client_data(number);
         }
-        if client.phase == Phase::Joining {
+        if client.phase == MovePhase::Joining {
             self.join(number);
         }
         let stream = &mut self.streams[number];
@@ -260,7 +260,7 @@ impl World {
             Verdict::Join { port, secret } => {
                 assert_eq!(secret, stream.server.secret);
                 stream.to_client.arrived.pop_front();
-                client.phase = Phase::Joining;
+                client.phase = MovePhase::Joining;
                 client.port = port;
                 client.since = now;
             }
@@ -272,12 +272,12 @@ impl World {
                 stream.to_server.under_way.push_back(go);
             }
             Verdict::Tcp => {
-                client.skips = client.phase == Phase::Awaiting && head == Head::Nothing;
-                client.phase = Phase::Failed;
+                client.skips = client.phase == MovePhase::Awaiting && head == Head::Nothing;
+                client.phase = MovePhase::Failed;
                 client.way = Way::Tcp;
             }
             Verdict::Reset => {
-                client.phase = Phase::Failed;
+                client.phase = MovePhase::Failed;
                 client.way = Way::Reset;
                 stream.to_server.under_way.push_back(Item::End);
             }
@@ -289,13 +289,13 @@ impl World {
         let stream = &mut self.streams[number];
         let client = &mut stream.client;
         match self.random.below(12) {
-            0 => client.phase = Phase::Failed,
+            0 => client.phase = MovePhase::Failed,
             1..4 => {
                 let rdma = self.rdma.len();
                 self.rdma.push(Default::default());
                 client.rdma = Some(rdma);
                 let secret = stream.server.secret;
-                client.phase = Phase::Proved { secret };
+                client.phase = MovePhase::Proved { secret };
                 client.since = self.now;
                 // A proof that is lost is never confirmed.
                 if self.random.below(20) > 0 {
@@ -422,7 +422,7 @@ impl World {
 
     /// Checks that nothing has been crossed. Returns the number of streams that have not come to an end.
     fn check(&self) -> usize {
-        let is_open = |(number, stream): (usize, &Stream)| {
+        let is_open = |(number, stream): (usize, &SimulatedStream)| {
             let foreign = |from: &usize| *from != number;
             assert!(!stream.at_server.iter().any(foreign), "crossed");
             assert!(!stream.at_client.iter().any(foreign), "crossed");
@@ -443,7 +443,7 @@ impl World {
 }
 
 /// How often each end was seen: by RDMA, by TCP, reset.
-fn run(seed: u64, seen: &mut BTreeMap<&'static str, u32>) {
+fn run(seed: u64, ends: &mut BTreeMap<&'static str, u32>) {
     let mut world = World::new(seed);
     while world.check() > 0 {
         assert!(world.now < LIMIT, "a wait without an end, seed {seed}");
@@ -460,20 +460,20 @@ fn run(seed: u64, seen: &mut BTreeMap<&'static str, u32>) {
             (Way::Reset, _) => "reset",
             _ => "dead",
         };
-        *seen.entry(end).or_default() += 1;
+        *ends.entry(end).or_default() += 1;
     }
 }
 
 #[test]
 fn random_moves_cross_no_stream_and_each_wait_ends() {
-    let mut seen = BTreeMap::new();
+    let mut ends = BTreeMap::new();
     for seed in 0..3000 {
-        run(seed, &mut seen);
+        run(seed, &mut ends);
     }
     for end in ["RDMA", "TCP", "reset", "dead"] {
         assert!(
-            seen.get(end).is_some_and(|count| *count > 20),
-            "{end}: {seen:?}"
+            ends.get(end).is_some_and(|count| *count > 20),
+            "{end}: {ends:?}"
         );
     }
 }

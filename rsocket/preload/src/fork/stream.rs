@@ -21,7 +21,7 @@ use super::{
     acceptor::Acceptor,
     dup::Dup,
     frame::{Ends, FRAME_SIZE, Frame, Head, Kind, Proof, Secret},
-    rules::{self, CONFIRM_LIMIT, Clock, Need, Phase, Verdict},
+    rules::{self, CONFIRM_LIMIT, Clock, MovePhase, Need, Verdict},
     send_limit,
 };
 use crate::{
@@ -58,7 +58,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct MovingStream {
     tcp: Dup,
     pub(crate) names: Names,
     side: Side,
@@ -74,7 +74,7 @@ enum Side {
         since: Instant,
         acceptor: Arc<Acceptor>,
     },
-    Connecting(Mutex<Progress>),
+    Connecting(Mutex<MoveProgress>),
 }
 
 impl std::fmt::Debug for Side {
@@ -88,8 +88,8 @@ impl std::fmt::Debug for Side {
 
 /// The connecting side.
 #[derive(Debug)]
-struct Progress {
-    phase: Phase,
+struct MoveProgress {
+    phase: MovePhase,
     /// Beginning of the phase.
     since: Instant,
     inner: Option<Inner>,
@@ -178,7 +178,7 @@ pub(crate) fn await_readable(tcp: BorrowedFd<'_>, timeout: Duration) -> rustix::
     waited.map_err(|err| Errno::from_raw_os_error(err.raw_os_error().unwrap_or(libc::ENOMEM)))
 }
 
-impl Stream {
+impl MovingStream {
     /// Offers an accepted connection to its peer.
     ///
     /// # Errors
@@ -222,8 +222,8 @@ impl Stream {
         inner
             .socket
             .bind(SocketAddr::new(canonical(names.local).ip(), 0))?;
-        let progress = Progress {
-            phase: Phase::Awaiting,
+        let progress = MoveProgress {
+            phase: MovePhase::Awaiting,
             since: Instant::now(),
             inner: Some(inner),
             port: 0,
@@ -246,7 +246,7 @@ impl Stream {
         })
     }
 
-    fn progress(&self) -> Option<MutexGuard<'_, Progress>> {
+    fn progress(&self) -> Option<MutexGuard<'_, MoveProgress>> {
         match &self.side {
             Side::Accepting { .. } => None,
             Side::Connecting(progress) => {
@@ -283,7 +283,7 @@ impl Stream {
             Verdict::Wait => Step::Wait,
             Verdict::Join { port, secret } => {
                 consume(tcp);
-                progress.phase = Phase::Joining;
+                progress.phase = MovePhase::Joining;
                 progress.since = Instant::now();
                 (progress.port, progress.secret) = (port, secret);
                 drop(progress);
@@ -303,14 +303,14 @@ impl Stream {
                 inner.map_or(Step::Reset, |inner| Step::Rdma { inner, ends_tcp })
             }
             Verdict::Tcp => {
-                let offered = progress.phase == Phase::Awaiting && head == Head::Nothing;
+                let offered = progress.phase == MovePhase::Awaiting && head == Head::Nothing;
                 // No proof is sent from now on.
-                progress.phase = Phase::Failed;
+                progress.phase = MovePhase::Failed;
                 progress.inner = None;
                 Step::Tcp { offered }
             }
             Verdict::Reset => {
-                progress.phase = Phase::Failed;
+                progress.phase = MovePhase::Failed;
                 progress.inner = None;
                 reset(tcp);
                 Step::Reset
@@ -331,7 +331,7 @@ impl Stream {
             verbs::signals::spawn_without_signals("rsocket-move", move || follow(&stream));
         match started {
             Ok(_) => progress.has_thread = true,
-            Err(_) => progress.phase = Phase::Failed,
+            Err(_) => progress.phase = MovePhase::Failed,
         }
     }
 
@@ -340,8 +340,8 @@ impl Stream {
         let mut progress = self.progress()?;
         let limit = send_limit().saturating_sub(progress.since.elapsed());
         match progress.phase {
-            Phase::Joining => return Some(true),
-            Phase::Awaiting if !limit.is_zero() => {}
+            MovePhase::Joining => return Some(true),
+            MovePhase::Awaiting if !limit.is_zero() => {}
             _ => {
                 progress.has_thread = false;
                 return Some(false);
@@ -359,7 +359,7 @@ impl Stream {
         let is_settled = *self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         let progress = self.progress();
         !is_settled
-            && progress.is_some_and(|progress| matches!(progress.phase, Phase::Proved { .. }))
+            && progress.is_some_and(|progress| matches!(progress.phase, MovePhase::Proved { .. }))
     }
 
     /// Connects by RDMA and sends the proof.
@@ -381,16 +381,16 @@ impl Stream {
         let Some(mut progress) = self.progress() else {
             return;
         };
-        if progress.phase != Phase::Joining {
+        if progress.phase != MovePhase::Joining {
             return;
         }
         if let Err(err) = connected {
-            progress.phase = Phase::Failed;
+            progress.phase = MovePhase::Failed;
             drop(progress);
             log::write_line(|| format!("no RDMA stream to {to}: {err}"));
             return;
         }
-        progress.phase = Phase::Proved { secret };
+        progress.phase = MovePhase::Proved { secret };
         progress.since = Instant::now();
         drop(progress);
         let proof = Proof {
@@ -408,7 +408,7 @@ impl Stream {
 
 /// The work of a thread on a connecting stream, which would block the program. Wakes the program at the end. Ends if the
 /// program closes the stream.
-fn follow(stream: &Weak<Stream>) {
+fn follow(stream: &Weak<MovingStream>) {
     let has_offer = loop {
         let Some(stream) = stream.upgrade() else {
             return;
@@ -474,7 +474,7 @@ fn step_of_accepting(
     }
 }
 
-impl Drop for Stream {
+impl Drop for MovingStream {
     fn drop(&mut self) {
         if let Side::Accepting {
             secret, acceptor, ..

@@ -81,12 +81,12 @@ fn tokio_program_runs_over_rdma() {
         assert!(packets >= LEAST, "{packets} packets");
         return;
     }
-    let many = tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_io()
         .build()
         .unwrap();
-    many.block_on(tokio_program());
+    runtime.block_on(tokio_program());
     println!("all is well");
 }
 

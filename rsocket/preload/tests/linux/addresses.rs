@@ -4,7 +4,7 @@ use std::{io, ptr};
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use crate::program::{Fd, Kind, Outcome, Rdma, Tcp, alone, outcome};
+use crate::program::{Fd, Kind, Outcome, Rdma, Tcp, exclusive, outcome};
 
 /// Lengths around those of addresses.
 const LENGTHS: [socklen_t; 13] = [0, 1, 2, 8, 15, 16, 23, 24, 27, 28, 128, 129, u32::MAX];
@@ -41,7 +41,7 @@ fn result(call: Call, kind: Kind, domain: c_int, at: *const u8, len: socklen_t) 
 
 /// Each call has the result of TCP, for all families and lengths.
 fn compare(call: Call, is_loopback: bool) {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for domain in [libc::AF_INET, libc::AF_INET6] {
         for family in FAMILIES {
             let bytes = address(family, is_loopback);
@@ -72,7 +72,7 @@ fn connect_refuses_the_addresses_that_tcp_refuses() {
 /// As Open MPI binds its sockets.
 #[test]
 fn socket_bound_with_the_unspecified_family_stays_an_rsocket() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = Fd::stream(Rdma);
     let bytes = address(libc::AF_UNSPEC, false);
     // SAFETY: the bytes are readable.

@@ -13,7 +13,7 @@ use std::{
 
 use libc::{c_int, pollfd, pthread_t};
 
-use crate::program::{Fd, Rdma, Tcp, alone, connected};
+use crate::program::{Fd, Rdma, Tcp, connected, exclusive};
 
 unsafe extern "C-unwind" {
     fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
@@ -144,8 +144,8 @@ fn cancelled(call: Call, fd: &Fd) -> bool {
     let mut thread: pthread_t = 0;
     let argument = (&raw mut blocked).cast();
     // SAFETY: the value of the argument outlives the thread, which is joined below.
-    let made = unsafe { pthread_create(&raw mut thread, ptr::null(), run, argument) };
-    assert_eq!(made, 0);
+    let created = unsafe { pthread_create(&raw mut thread, ptr::null(), run, argument) };
+    assert_eq!(created, 0);
     wait_until("asleep", || {
         let id = THREAD.load(SeqCst);
         id != 0 && sleeps(id)
@@ -160,7 +160,7 @@ fn cancelled(call: Call, fd: &Fd) -> bool {
 
 #[test]
 fn thread_is_cancelled_in_each_blocking_call() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for kind in [Tcp, Rdma] {
         let [client, server] = connected(kind);
         let calls: [Call; 5] = [by_recv, by_read, by_poll, by_ppoll, by_select];
@@ -179,7 +179,7 @@ fn thread_is_cancelled_in_each_blocking_call() {
 /// A blocked call that waits for the turn of another one.
 #[test]
 fn thread_behind_another_reader_is_cancelled() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = connected(Rdma);
     let fd = server.0;
     let reader = thread::spawn(move || {
@@ -258,7 +258,7 @@ const SIGNALS: usize = 2000;
 /// A handler writes to the socket that the thread writes to, with a lock of the socket taken.
 #[test]
 fn write_in_a_handler_that_interrupts_a_write_goes_through() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = connected(Rdma);
     let from = server.0;
     let reader = thread::spawn(move || {
@@ -341,8 +341,9 @@ fn received_after(signal: c_int, kind: crate::program::Kind) -> c_int {
     let argument = (&raw const got).cast_mut().cast();
     let handled = HANDLED.load(SeqCst);
     // SAFETY: the value of the argument outlives the thread, which is joined below.
-    let made = unsafe { libc::pthread_create(&raw mut thread, ptr::null(), receive_one, argument) };
-    assert_eq!(made, 0);
+    let created =
+        unsafe { libc::pthread_create(&raw mut thread, ptr::null(), receive_one, argument) };
+    assert_eq!(created, 0);
     wait_until("asleep", || {
         let id = THREAD.load(SeqCst);
         id != 0 && sleeps(id)
@@ -361,7 +362,7 @@ fn received_after(signal: c_int, kind: crate::program::Kind) -> c_int {
 /// Signals without a handler end no call, those with `SA_RESTART` no `recv`.
 #[test]
 fn blocked_recv_ends_only_by_a_handler_without_sa_restart() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for (flags, expected) in [(libc::SA_RESTART, 1), (0, -libc::EINTR)] {
         handle(libc::SIGUSR1, count, flags);
         for kind in [Tcp, Rdma] {

@@ -94,13 +94,13 @@ fn c_library() -> BTreeSet<String> {
 }
 
 /// Cargo builds the library for this test, into the same folder.
-fn own_path() -> PathBuf {
+fn library_path() -> PathBuf {
     let program = env::current_exe().unwrap();
     program.with_file_name("librspreload.so")
 }
 
-fn own_library() -> BTreeSet<String> {
-    symbols(&own_path())
+fn library_symbols_of() -> BTreeSet<String> {
+    symbols(&library_path())
 }
 
 fn is_of_descriptor(parameter: &str) -> bool {
@@ -149,8 +149,11 @@ fn declared() -> BTreeSet<String> {
 #[test]
 fn intercepted_and_refused_calls_are_exported_and_no_others() {
     let c_library = c_library();
-    let own = own_library();
-    let exported: BTreeSet<&str> = own.intersection(&c_library).map(String::as_str).collect();
+    let library_symbols = library_symbols_of();
+    let exported: BTreeSet<&str> = library_symbols
+        .intersection(&c_library)
+        .map(String::as_str)
+        .collect();
     let listed = table().into_iter();
     let listed = listed.filter(|(_, decision)| ["intercepted", "refused"].contains(decision));
     assert_eq!(
@@ -182,7 +185,7 @@ library = ctypes.CDLL(sys.argv[1])
 _ctypes.dlclose(library._handle)
 print(sys.argv[1] in open('/proc/self/maps').read())";
     let mut python = Command::new("python3");
-    let output = python.args(["-c", program]).arg(own_path()).output();
+    let output = python.args(["-c", program]).arg(library_path()).output();
     let output = output.unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "True\n");
 }

@@ -1,13 +1,13 @@
 //! Calls with too many open descriptors.
 
-use crate::program::{Fd, Limit, Rdma, Tcp, alone};
+use crate::program::{Fd, Limit, Rdma, Tcp, exclusive};
 
 /// More descriptors than a connection needs.
 const ENOUGH: usize = 12;
 
 #[test]
 fn accept_without_free_descriptor_leaves_the_connection_in_the_backlog() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for kind in [Tcp, Rdma] {
         let listener = Fd::listener(kind);
         listener.set_nonblocking();
@@ -19,22 +19,22 @@ fn accept_without_free_descriptor_leaves_the_connection_in_the_backlog() {
         for (index, client) in clients.iter().enumerate() {
             listener.wait_readable();
             let mut accepted = None;
-            for left in 0..ENOUGH {
-                let full = Limit::all_but(left);
+            for free in 0..ENOUGH {
+                let full = Limit::all_but(free);
                 match listener.accept() {
                     Ok(server) => {
-                        accepted.get_or_insert((left, server));
+                        accepted.get_or_insert((free, server));
                         break;
                     }
-                    Err(err) => assert_eq!(err, libc::EMFILE, "{kind:?} with {left} left"),
+                    Err(err) => assert_eq!(err, libc::EMFILE, "{kind:?} with {free} left"),
                 }
-                assert_eq!(listener.events(), libc::POLLIN, "{kind:?} with {left} left");
+                assert_eq!(listener.events(), libc::POLLIN, "{kind:?} with {free} left");
                 drop(full);
             }
-            let (left, server) = accepted.expect("no connection is left");
+            let (free, server) = accepted.expect("no connection is left");
             assert!(
-                left > 0 && (kind == Rdma || left == 1),
-                "{kind:?} {index}: {left}"
+                free > 0 && (kind == Rdma || free == 1),
+                "{kind:?} {index}: {free}"
             );
             assert_eq!(server.recv(9).unwrap(), b"hello");
             server.send(b"welcome").unwrap();
@@ -51,25 +51,25 @@ fn accept_without_free_descriptor_leaves_the_connection_in_the_backlog() {
 /// Neither a socket of the other kind, nor the descriptor of another socket.
 #[test]
 fn socket_without_free_descriptor_fails_and_changes_nothing() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = Fd::listener(Rdma);
     let client = listener.dial(Rdma);
     let server = listener.accept().unwrap();
-    let mut left = 0;
-    let made = loop {
-        let full = Limit::all_but(left);
+    let mut free = 0;
+    let socket = loop {
+        let full = Limit::all_but(free);
         // SAFETY: numbers only.
-        let made = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
         let error = std::io::Error::last_os_error().raw_os_error();
-        if made >= 0 {
-            break Fd(made);
+        if socket >= 0 {
+            break Fd(socket);
         }
         drop(full);
-        assert_eq!(error, Some(libc::EMFILE), "{left} left");
-        left += 1;
-        assert!(left < ENOUGH);
+        assert_eq!(error, Some(libc::EMFILE), "{free} left");
+        free += 1;
+        assert!(free < ENOUGH);
     };
-    made.connect(&listener.name()).unwrap();
+    socket.connect(&listener.name()).unwrap();
     client.send(b"x").unwrap();
     assert_eq!(server.recv(9).unwrap(), b"x");
 }
@@ -89,7 +89,7 @@ fn low_numbers() -> usize {
 #[test]
 fn stream_has_two_low_numbers() {
     const PAIRS: usize = 20;
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = Fd::listener(Rdma);
     let dial = || {
         let client = listener.dial(Rdma);
@@ -113,7 +113,7 @@ fn stream_has_two_low_numbers() {
 
 #[test]
 fn close_range_closes_an_eventfd_of_the_program_beside_streams() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = crate::program::connected(Rdma);
     // SAFETY: numbers only.
     let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

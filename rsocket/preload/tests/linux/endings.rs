@@ -1,11 +1,11 @@
 //! Streams after their end.
 
-use crate::program::{Outcome, Rdma, Tcp, alone, connected, outcome};
+use crate::program::{Outcome, Rdma, Tcp, connected, exclusive, outcome};
 
 /// Programs, such as Python's `ssl`, recognise a closed connection by the missing peer.
 #[test]
 fn reset_stream_has_no_peer() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let of_kind = |kind| {
         let [client, server] = connected(kind);
         let peer = || {

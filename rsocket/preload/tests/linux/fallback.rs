@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int};
 use rustix::net::{AddressFamily, sockopt::socket_domain};
 
-use crate::program::{Fd, Outcome, alone, outcome};
+use crate::program::{Fd, Outcome, exclusive, outcome};
 
 /// Options with a number as the value.
 const NUMBERS: [(c_int, c_int, c_int); 17] = [
@@ -85,7 +85,7 @@ fn is_tcp(fd: &Fd) -> bool {
 
 #[test]
 fn stream_that_becomes_tcp_keeps_the_options_set_before() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [of_kernel, of_library] = [false, true].map(|is_own| {
         let (family, kind) = (libc::AF_INET, libc::SOCK_STREAM);
         let fd = Fd::of(match is_own {
@@ -106,7 +106,7 @@ fn stream_that_becomes_tcp_keeps_the_options_set_before() {
 /// Options that were not set have the defaults of TCP, not those of rsockets.
 #[test]
 fn stream_that_becomes_tcp_has_the_defaults_of_tcp() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [of_kernel, of_library] = [false, true].map(|is_own| {
         let (family, kind) = (libc::AF_INET6, libc::SOCK_STREAM);
         let fd = Fd::of(match is_own {

@@ -2,11 +2,11 @@
 
 use std::{net::SocketAddr, sync::mpsc, thread};
 
-use crate::program::{Epoll, Fd, Outcome, Rdma, Tcp, alone, outcome};
+use crate::program::{Epoll, Fd, Outcome, Rdma, Tcp, exclusive, outcome};
 
 #[test]
 fn listener_after_shutdown_listens_again() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let ends = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR];
     for how in ends {
         let of_kind = |kind| {
@@ -34,7 +34,7 @@ fn listener_after_shutdown_listens_again() {
 
 #[test]
 fn listener_after_shutdown_keeps_its_address() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let other = Fd::listener(Rdma);
     let listener = Fd::listener(Rdma);
     let name = listener.name();
@@ -57,7 +57,7 @@ fn listener_after_shutdown_keeps_its_address() {
 /// More clients at once than the backlog of `Fd::listen` has places, and than one address may have half-open.
 #[test]
 fn many_clients_at_once_connect() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = Fd::listener(Rdma);
     for _ in 0..2 {
         let clients = [(); 60].map(|()| {
@@ -81,7 +81,7 @@ fn many_clients_at_once_connect() {
 /// the age at which a half-open connection may be displaced.
 #[test]
 fn connections_of_a_burst_stay_connected() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = Fd::stream(Rdma);
     listener.bind(([10, 9, 0, 1], 0).into()).unwrap();
     // SAFETY: numbers only.
@@ -108,7 +108,7 @@ fn connections_of_a_burst_stay_connected() {
 /// In an `epoll` instance, the end of a listener is an event.
 #[test]
 fn watched_listener_after_shutdown_listens_again() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for kind in [Tcp, Rdma] {
         let listener = Fd::listener(kind);
         let set = Epoll::new();
@@ -132,7 +132,7 @@ fn watched_listener_after_shutdown_listens_again() {
 /// The address is free for the next `listen`, although another thread is inside `accept`.
 #[test]
 fn blocked_accept_ends_with_the_shutdown_and_the_listener_listens_again() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for kind in [Tcp, Rdma] {
         let listener = Fd::listener(kind);
         let (sender, accepted) = mpsc::channel();

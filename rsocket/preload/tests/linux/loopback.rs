@@ -8,7 +8,7 @@ use std::{
 use libc::c_int;
 use rustix::net::{AddressFamily, sockopt::socket_domain};
 
-use crate::program::{Fd, Outcome, Rdma, Tcp, alone, outcome};
+use crate::program::{Fd, Outcome, Rdma, Tcp, exclusive, outcome};
 
 const V4: c_int = libc::AF_INET;
 const V6: c_int = libc::AF_INET6;
@@ -55,7 +55,7 @@ fn pass(from: &Fd, to: &Fd) {
 
 #[test]
 fn streams_at_loopback_are_tcp_and_carry_data_both_ways() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for (family, ip) in ADDRESSES {
         for nonblocking in [false, true] {
             let listener = listener(family, ip);
@@ -83,7 +83,7 @@ fn streams_at_loopback_are_tcp_and_carry_data_both_ways() {
 /// As for TCP, the socket may connect again.
 #[test]
 fn connect_to_loopback_without_listener_is_refused_and_repeated() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for (family, ip) in ADDRESSES {
         let free = listener(family, ip).name();
         let client = socket(family, libc::SOCK_STREAM);
@@ -99,7 +99,7 @@ fn connect_to_loopback_without_listener_is_refused_and_repeated() {
 /// A program without the library, and the unspecified address as that of a peer.
 #[test]
 fn listener_at_loopback_accepts_tcp_clients() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let listener = listener(V4, "127.0.0.1");
     let client = listener.dial(Tcp);
     pass(&listener.accept().unwrap(), &client);
@@ -113,7 +113,7 @@ fn listener_at_loopback_accepts_tcp_clients() {
 
 #[test]
 fn loopback_address_in_wrong_state_leaves_the_rsocket() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let free = listener(V4, "127.0.0.1").name();
     let rdma = Fd::listener(Rdma);
     assert_eq!(rdma.bind(at("127.0.0.1", 0)), Err(libc::EINVAL));
@@ -160,7 +160,7 @@ fn send_to(fd: &Fd, name: &[u8], call: usize) -> Outcome {
 
 #[test]
 fn datagram_sockets_at_loopback_are_udp() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for (family, ip) in ADDRESSES {
         let server = socket(family, libc::SOCK_DGRAM);
         server.bind(at(ip, 0)).unwrap();

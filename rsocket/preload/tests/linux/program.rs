@@ -35,7 +35,7 @@ fn len_of(len: usize) -> socklen_t {
 }
 
 /// Starts the fabric. One test runs at a time: the tests change the limits of the process.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
     static FABRIC: OnceLock<()> = OnceLock::new();
     static ONE: Mutex<()> = Mutex::new(());
     FABRIC.get_or_init(|| {
@@ -239,8 +239,8 @@ impl Limit {
         assert_eq!(set, 0);
     }
 
-    /// Uses up all descriptors but `left`. Returns the limit, and the descriptors that fill it.
-    pub(crate) fn all_but(left: usize) -> (Self, Vec<Fd>) {
+    /// Uses up all descriptors but `free`. Returns the limit, and the descriptors that fill it.
+    pub(crate) fn all_but(free: usize) -> (Self, Vec<Fd>) {
         let former = Self::get();
         let limit = Self(former);
         Self::set(libc::rlimit {
@@ -253,7 +253,7 @@ impl Limit {
             (fd >= 0).then_some(Fd(fd))
         })
         .collect();
-        all.truncate(all.len() - left);
+        all.truncate(all.len() - free);
         (limit, all)
     }
 }

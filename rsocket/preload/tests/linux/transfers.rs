@@ -11,7 +11,7 @@ use std::{
 
 use libc::{c_int, iovec, off_t};
 
-use crate::program::{Fd, Outcome, Rdma, Tcp, alone, connected, outcome};
+use crate::program::{Fd, Outcome, Rdma, Tcp, connected, exclusive, outcome};
 
 type Vectored = unsafe extern "C" fn(c_int, *const iovec, c_int, off_t, c_int) -> isize;
 
@@ -29,7 +29,7 @@ fn vectored(call: Vectored, fd: &Fd, position: off_t, flags: c_int) -> Outcome {
 
 #[test]
 fn vectored_calls_with_position_and_flags_match_tcp() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let of_kind = |kind| {
         let [client, server] = connected(kind);
         let mut all = Vec::new();
@@ -73,19 +73,19 @@ fn file() -> File {
 fn send_file(to: c_int, from: c_int, count: usize) -> [(Outcome, off_t); 2] {
     [None, Some(1)].map(|position| {
         let mut at: off_t = position.unwrap_or(-1);
-        let place = match position {
+        let offset = match position {
             Some(_) => &raw mut at,
             None => ptr::null_mut(),
         };
         // SAFETY: null or valid.
-        let sent = outcome(unsafe { libc::sendfile(to, from, place, count) });
+        let sent = outcome(unsafe { libc::sendfile(to, from, offset, count) });
         (sent, at)
     })
 }
 
 #[test]
 fn sendfile_from_files_sockets_and_pipes_matches_tcp() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let of_kind = |kind| {
         let [client, server] = connected(kind);
         let other = connected(kind);
@@ -129,7 +129,7 @@ fn sendfile_from_files_sockets_and_pipes_matches_tcp() {
 /// Neither a false end of stream nor lost data: programs copy the data themselves after `EINVAL`.
 #[test]
 fn splice_with_rsocket_is_refused() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = connected(Rdma);
     client.send(b"abc").unwrap();
     server.wait_readable();
@@ -152,7 +152,7 @@ fn splice_with_rsocket_is_refused() {
 
 #[test]
 fn ring_of_io_uring_is_refused() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     // SAFETY: the call reads no memory, as it is refused.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, ptr::null_mut::<u8>()) };
     assert_eq!(outcome(ring), Err(libc::ENOSYS));
@@ -160,7 +160,7 @@ fn ring_of_io_uring_is_refused() {
 
 #[test]
 fn asynchronous_calls_on_rsocket_are_refused() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = connected(Rdma);
     client.send(b"abc").unwrap();
     server.wait_readable();
@@ -196,7 +196,7 @@ unsafe extern "C" {
 
 #[test]
 fn vdprintf_on_rsocket_writes_the_text() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let [client, server] = connected(Rdma);
     let mut none = [0_u64; 8];
     // SAFETY: the format takes no arguments.
@@ -209,7 +209,7 @@ fn vdprintf_on_rsocket_writes_the_text() {
 /// The C library would crash.
 #[test]
 fn freopen_of_stream_on_rsocket_fails_and_closes_it() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for path in [Some(c"/dev/null"), None] {
         let [client, server] = connected(Rdma);
         let client = ManuallyDrop::new(client);
