@@ -43,8 +43,8 @@ pub(crate) fn is_unspecified(bytes: &[u8]) -> bool {
 }
 
 fn take<const N: usize>(bytes: &[u8]) -> io::Result<([u8; N], &[u8])> {
-    let (taken, rest) = bytes.split_first_chunk().ok_or_else(|| os(libc::EINVAL))?;
-    Ok((*taken, rest))
+    let (prefix, rest) = bytes.split_first_chunk().ok_or_else(|| os(libc::EINVAL))?;
+    Ok((*prefix, rest))
 }
 
 #[cfg(test)]
@@ -68,12 +68,12 @@ mod tests {
 
     #[test]
     fn sockaddr_short_or_of_unknown_family_is_refused() {
-        let whole = encode("[::1]:1".parse().unwrap());
-        for len in 0..whole.len() {
-            let err = decode(&whole[..len]).unwrap_err();
+        let sockaddr = encode("[::1]:1".parse().unwrap());
+        for len in 0..sockaddr.len() {
+            let err = decode(&sockaddr[..len]).unwrap_err();
             assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{len}");
         }
-        assert!(is_unspecified(&[0; 2]) && !is_unspecified(&whole) && !is_unspecified(&[0]));
+        assert!(is_unspecified(&[0; 2]) && !is_unspecified(&sockaddr) && !is_unspecified(&[0]));
         let err = decode(&[0; 28]).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EAFNOSUPPORT));
     }

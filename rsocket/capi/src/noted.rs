@@ -179,7 +179,7 @@ impl Values {
             OrDefault(..) if value == -1 => Ok(default),
             Only if value != default => Err(os(libc::ENOTSUP)),
             Only => Ok(default),
-            Within(least, most) | OrDefault(least, most) => match (least..=most).contains(&value) {
+            Within(min, max) | OrDefault(min, max) => match (min..=max).contains(&value) {
                 true => Ok(value),
                 false => Err(os(libc::EINVAL)),
             },
@@ -276,7 +276,7 @@ mod tests {
             let (value, stored) = match values {
                 Any => (7, 7),
                 Flag => (7, 1),
-                Within(_, most) | OrDefault(_, most) => (most, most),
+                Within(_, max) | OrDefault(_, max) => (max, max),
                 Only => (default, default),
             };
             set(value).unwrap();
@@ -287,7 +287,7 @@ mod tests {
             }
             let (beyond, refused) = match values {
                 Within(_, c_int::MAX) => (-1, libc::EINVAL),
-                Within(_, most) | OrDefault(_, most) => (most + 1, libc::EINVAL),
+                Within(_, max) | OrDefault(_, max) => (max + 1, libc::EINVAL),
                 Only => (7, libc::ENOTSUP),
                 Any | Flag => continue,
             };

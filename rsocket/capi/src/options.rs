@@ -75,19 +75,24 @@ fn paths(value: &[u8]) -> io::Result<Vec<PathRecord>> {
 
 /// Truncates a value to the available room: an array to whole elements, at least one; a small number at the level of IP
 /// to one byte, as in Linux.
-pub(crate) fn fit(level: c_int, name: c_int, value: &mut Vec<u8>, room: usize) -> io::Result<()> {
+pub(crate) fn fit(
+    level: c_int,
+    name: c_int,
+    value: &mut Vec<u8>,
+    capacity: usize,
+) -> io::Result<()> {
     if (level, name) == (SOL_RDMA, RDMA_ROUTE) {
-        if room < PathRecord::SIZE {
+        if capacity < PathRecord::SIZE {
             return Err(os(libc::EINVAL));
         }
-        value.truncate(room - room % PathRecord::SIZE);
+        value.truncate(capacity - capacity % PathRecord::SIZE);
     } else if level == libc::IPPROTO_IP
-        && (1..4).contains(&room)
+        && (1..4).contains(&capacity)
         && int(level, value).is_ok_and(|value| (0..=255).contains(&value))
     {
         value.truncate(1);
     } else {
-        value.truncate(room);
+        value.truncate(capacity);
     }
     Ok(())
 }
@@ -96,10 +101,10 @@ fn flag(level: c_int, value: &[u8]) -> io::Result<bool> {
     int(level, value).map(|value| value != 0)
 }
 
-/// Checks a number from 1 to `most`.
-fn within(value: c_int, most: u32) -> io::Result<u32> {
+/// Checks a number from 1 to `max`.
+fn at_most(value: c_int, max: u32) -> io::Result<u32> {
     let value = u32::try_from(value).ok();
-    let checked = value.filter(|value| (1..=most).contains(value));
+    let checked = value.filter(|value| (1..=max).contains(value));
     checked.ok_or_else(|| os(libc::EINVAL))
 }
 
@@ -204,15 +209,15 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(level, value)?)?,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.set_no_delay(flag(level, value)?),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-            let seconds = within(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
+            let seconds = at_most(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
             return socket.set_keep_idle(Duration::from_secs(seconds.into()));
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-            let seconds = within(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
+            let seconds = at_most(int(level, value)?, MAX_KEEPALIVE_SECONDS)?;
             return socket.set_keep_interval(Duration::from_secs(seconds.into()));
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
-            return socket.set_keep_count(within(int(level, value)?, MAX_KEEPALIVE_PROBES)?);
+            return socket.set_keep_count(at_most(int(level, value)?, MAX_KEEPALIVE_PROBES)?);
         }
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
             let millis = u64::try_from(int(level, value)?).map_err(|_| os(libc::EINVAL))?;
@@ -244,12 +249,12 @@ fn period(timeout: Option<Duration>) -> Vec<u8> {
 /// Returns the segment size reported to programs. Some programs send datagrams of this size to the same peer,
 /// so the maximum length of a datagram is the limit.
 fn segment(socket: &Socket) -> u32 {
-    let most = match socket.family() {
+    let max = match socket.family() {
         _ if compat() => u32::MAX,
         Family::V4 => MAX_DATAGRAM_V4,
         Family::V6 => MAX_DATAGRAM_V6,
     };
-    socket.max_segment().min(most)
+    socket.max_segment().min(max)
 }
 
 /// Returns peer credentials as Linux does for a peer on another host.
@@ -292,7 +297,7 @@ fn tcp_info(socket: &Socket) -> Vec<u8> {
 /// Returns the value of an option.
 pub(crate) fn get(opened: &Opened, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     let socket = &*opened.socket;
-    let own = matches!(
+    let is_own = matches!(
         (level, name),
         (SOL_RDMA, _)
             | (
@@ -300,7 +305,7 @@ pub(crate) fn get(opened: &Opened, level: c_int, name: c_int) -> io::Result<Vec<
                 libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ERROR
             )
     );
-    if own || !socket.is_datagram() {
+    if is_own || !socket.is_datagram() {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_COOKIE) {
             return Ok(opened.generation.to_ne_bytes().to_vec());
         }

@@ -72,15 +72,15 @@ pub(crate) struct Mapped {
 
 /// Sockets of one process. A child must neither use nor close inherited ones.
 #[derive(Debug)]
-struct Table {
+struct SocketTable {
     process: u32,
     entries: ManuallyDrop<HashMap<RawFd, Entry>>,
 }
 
-static TABLE: RwLock<Option<Table>> = RwLock::new(None);
+static TABLE: RwLock<Option<SocketTable>> = RwLock::new(None);
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-impl Table {
+impl SocketTable {
     fn new() -> Self {
         Self {
             process: process::id(),
@@ -151,8 +151,8 @@ pub(crate) fn add_set(fd: RawFd, set: EventSet) {
 
 fn insert(fd: RawFd, entry: Entry) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    if !table.as_ref().is_some_and(Table::is_own) {
-        *table = Some(Table::new());
+    if !table.as_ref().is_some_and(SocketTable::is_own) {
+        *table = Some(SocketTable::new());
     }
     let old = table
         .as_mut()
@@ -166,6 +166,6 @@ fn insert(fd: RawFd, entry: Entry) {
 /// Removes an entry. The entry keeps its descriptor open, so the number cannot be reused before the removal.
 pub(crate) fn remove(fd: RawFd) -> Option<Entry> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let own = table.as_mut().filter(|table| table.is_own())?;
-    own.entries.remove(&fd)
+    let table = table.as_mut().filter(|table| table.is_own())?;
+    table.entries.remove(&fd)
 }

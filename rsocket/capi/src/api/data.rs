@@ -26,11 +26,11 @@ fn recv_flags(flags: c_int) -> io::Result<RecvFlags> {
     if flags & libc::MSG_OOB != 0 {
         return Err(os(libc::EINVAL));
     }
-    let mut known = RecvFlags::empty();
-    known.set(RecvFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
-    known.set(RecvFlags::PEEK, flags & libc::MSG_PEEK != 0);
-    known.set(RecvFlags::WAIT_ALL, flags & libc::MSG_WAITALL != 0);
-    Ok(known)
+    let mut supported = RecvFlags::empty();
+    supported.set(RecvFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
+    supported.set(RecvFlags::PEEK, flags & libc::MSG_PEEK != 0);
+    supported.set(RecvFlags::WAIT_ALL, flags & libc::MSG_WAITALL != 0);
+    Ok(supported)
 }
 
 /// Converts the supported flags; others have no effect.
@@ -47,9 +47,9 @@ fn count(len: usize) -> io::Result<ssize_t> {
     ssize_t::try_from(len).map_err(|_| os(libc::EINVAL))
 }
 
-fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<RecvMeta> {
+fn recv_msg(fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<RecvMeta> {
     let opened = table::socket(fd)?;
-    opened.socket.recv_msg(places, recv_flags(flags)?)
+    opened.socket.recv_msg(buffers, recv_flags(flags)?)
 }
 
 /// Returns the result of a receive: with `MSG_TRUNC`, the full length of the datagram.
@@ -74,12 +74,15 @@ fn discard(fd: c_int, len: size_t, flags: c_int) -> io::Result<Option<RecvMeta>>
         return Ok(None);
     }
     let mut discarded = vec![0; len.min(DISCARDED)];
-    let places = &mut [IoSliceMut::new(&mut discarded)];
-    opened.socket.recv_msg(places, recv_flags(flags)?).map(Some)
+    let buffers = &mut [IoSliceMut::new(&mut discarded)];
+    opened
+        .socket
+        .recv_msg(buffers, recv_flags(flags)?)
+        .map(Some)
 }
 
-fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
-    received_len(&recv_msg(fd, places, flags)?, flags)
+fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
+    received_len(&recv_msg(fd, buffers, flags)?, flags)
 }
 
 fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> {
@@ -104,8 +107,8 @@ pub unsafe extern "C-unwind" fn rrecv(
             return count(discarded.len);
         }
         // SAFETY: as the caller promises.
-        let place = unsafe { bytes_mut(buf, len) }?;
-        recv(fd, &mut [IoSliceMut::new(place)], flags)
+        let buffer = unsafe { bytes_mut(buf, len) }?;
+        recv(fd, &mut [IoSliceMut::new(buffer)], flags)
     })
 }
 
@@ -128,8 +131,8 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
             Some(discarded) => discarded,
             None => {
                 // SAFETY: as the caller promises.
-                let place = unsafe { bytes_mut(buf, len) }?;
-                recv_msg(fd, &mut [IoSliceMut::new(place)], flags)?
+                let buffer = unsafe { bytes_mut(buf, len) }?;
+                recv_msg(fd, &mut [IoSliceMut::new(buffer)], flags)?
             }
         };
         if let Some(peer) = received.source {
@@ -148,17 +151,17 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     run(|| {
-        let place = msg;
+        let address = msg;
         // SAFETY: valid or null, as the caller promises.
-        let mut msg = unsafe { load(place) }.ok_or_else(|| os(libc::EFAULT))?;
+        let mut msg = unsafe { load(address) }.ok_or_else(|| os(libc::EFAULT))?;
         // SAFETY: as the caller promises.
         let len = unsafe { total_len(msg.msg_iov, msg.msg_iovlen) }?;
         let received = match discard(fd, len, flags)? {
             Some(discarded) => discarded,
             None => {
                 // SAFETY: as the caller promises.
-                let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
-                recv_msg(fd, &mut places, flags)?
+                let mut buffers = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
+                recv_msg(fd, &mut buffers, flags)?
             }
         };
         msg.msg_flags = if received.full_len > received.len {
@@ -174,7 +177,7 @@ pub unsafe extern "C-unwind" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_i
         // There is no control data.
         msg.msg_controllen = 0;
         // SAFETY: valid, as the caller promises.
-        unsafe { store(place, msg) };
+        unsafe { store(address, msg) };
         received_len(&received, flags)
     })
 }
@@ -290,11 +293,11 @@ pub unsafe extern "C-unwind" fn rwrite(fd: c_int, buf: *const c_void, len: size_
 pub unsafe extern "C-unwind" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     run(|| {
         // SAFETY: as the caller promises.
-        let mut places = unsafe { scatter(vectors, vector_count(count)?) }?;
-        if places.iter().all(|place| place.is_empty()) {
+        let mut buffers = unsafe { scatter(vectors, vector_count(count)?) }?;
+        if buffers.iter().all(|buffer| buffer.is_empty()) {
             return table::socket(fd).map(|_| 0);
         }
-        recv(fd, &mut places, 0)
+        recv(fd, &mut buffers, 0)
     })
 }
 
@@ -317,18 +320,18 @@ mod tests {
 
     #[test]
     fn receive_from_another_queue_takes_no_data() {
-        let others = [0, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_DONTWAIT];
+        let flags = [0, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_DONTWAIT];
         for (flag, error) in [
             (libc::MSG_ERRQUEUE, libc::EAGAIN),
             (libc::MSG_OOB, libc::EINVAL),
         ] {
-            for other in others {
+            for other in flags {
                 let refused = recv_flags(flag | other).unwrap_err();
                 assert_eq!(refused.raw_os_error(), Some(error));
             }
         }
         let ignored = libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
-        let known = recv_flags(libc::MSG_PEEK | ignored).unwrap();
-        assert_eq!(known, RecvFlags::PEEK);
+        let supported = recv_flags(libc::MSG_PEEK | ignored).unwrap();
+        assert_eq!(supported, RecvFlags::PEEK);
     }
 }

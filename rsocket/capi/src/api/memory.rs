@@ -148,11 +148,11 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
 /// `len` is null, or readable and writable. `at` is null, or `*len` bytes at `at` are writable.
 pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
     // SAFETY: null or valid, as the caller promises.
-    let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
-    let some = room.min(value.len());
+    let capacity = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
+    let some = capacity.min(value.len());
     // SAFETY: as the caller promises, and `some` is within the room.
-    let place = unsafe { bytes_mut(at, some) }?;
-    place.copy_from_slice(&value[..some]);
+    let buffer = unsafe { bytes_mut(at, some) }?;
+    buffer.copy_from_slice(&value[..some]);
     let full = socklen_t::try_from(value.len()).map_err(|_| os(libc::EINVAL))?;
     // SAFETY: not null, and as above.
     unsafe { store(len, full) };

@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// A descriptor with its requested events.
-type Asked = (c_int, PollEvents);
+type PollRequest = (c_int, PollEvents);
 
 /// The object behind a descriptor, kept alive during the wait.
-enum Held {
+enum Polled {
     Socket(Arc<Opened>),
     Set(Arc<EventSet>),
     Fd(c_int),
@@ -29,7 +29,7 @@ enum Held {
     Nothing,
 }
 
-impl Held {
+impl Polled {
     fn of(fd: c_int) -> Self {
         match table::entry(fd) {
             Some(Entry::Socket(opened)) => Self::Socket(opened),
@@ -42,18 +42,18 @@ impl Held {
 
 /// Waits and returns the present events of each entry.
 fn wait(
-    asked: &[Asked],
+    requests: &[PollRequest],
     timeout: Option<Duration>,
     sleep: Option<&mut Sleep<'_>>,
 ) -> io::Result<Vec<PollEvents>> {
-    let held: Vec<_> = asked.iter().map(|(fd, _)| Held::of(*fd)).collect();
-    let mut entries = Vec::with_capacity(held.len());
-    for (held, (_, events)) in held.iter().zip(asked) {
-        entries.push(match held {
-            Held::Nothing => continue,
-            Held::Socket(opened) => PollEntry::socket(&opened.socket, *events),
-            Held::Set(set) => PollEntry::fd(set.as_fd(), *events),
-            Held::Fd(fd) => {
+    let polled: Vec<_> = requests.iter().map(|(fd, _)| Polled::of(*fd)).collect();
+    let mut entries = Vec::with_capacity(polled.len());
+    for (object, (_, events)) in polled.iter().zip(requests) {
+        entries.push(match object {
+            Polled::Nothing => continue,
+            Polled::Socket(opened) => PollEntry::socket(&opened.socket, *events),
+            Polled::Set(set) => PollEntry::fd(set.as_fd(), *events),
+            Polled::Fd(fd) => {
                 // SAFETY: not negative, and only passed to `poll(2)`. Assumption: a system call fails for a descriptor
                 // that is not open. The program keeps its descriptors open, as with `poll(2)` itself.
                 let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
@@ -67,11 +67,11 @@ fn wait(
     };
     let mut answers = entries.iter().map(PollEntry::ready);
     let none = PollEvents::empty();
-    let answer = |held: &Held| match held {
-        Held::Nothing => none,
+    let answer = |object: &Polled| match object {
+        Polled::Nothing => none,
         _ => answers.next().unwrap_or(none),
     };
-    Ok(held.iter().map(answer).collect())
+    Ok(polled.iter().map(answer).collect())
 }
 
 fn milliseconds(timeout: c_int) -> Option<Duration> {
@@ -108,7 +108,7 @@ pub unsafe fn poll_with(
             // SAFETY: not null, with as many entries as the caller promises.
             unsafe { slice::from_raw_parts_mut(fds, count) }
         };
-        let asked: Vec<_> = fds
+        let requests: Vec<_> = fds
             .iter()
             .map(|fd| {
                 (
@@ -117,7 +117,7 @@ pub unsafe fn poll_with(
                 )
             })
             .collect();
-        let answers = wait(&asked, milliseconds(timeout), sleep.as_deref_mut())?;
+        let answers = wait(&requests, milliseconds(timeout), sleep.as_deref_mut())?;
         let mut ready = 0;
         for (fd, answer) in fds.iter_mut().zip(answers) {
             fd.revents = c_short::from_ne_bytes(answer.bits().to_ne_bytes());
@@ -189,13 +189,13 @@ pub fn select_count(count: c_int) -> io::Result<c_int> {
 ///
 /// # Safety
 /// `timeout` is null or valid.
-unsafe fn store_left(timeout: *mut timeval, left: Duration) {
-    let left = timeval {
-        tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_usec: left.subsec_micros().into(),
+unsafe fn store_remaining(timeout: *mut timeval, remaining: Duration) {
+    let remaining = timeval {
+        tv_sec: remaining.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_usec: remaining.subsec_micros().into(),
     };
     // SAFETY: as the caller promises.
-    unsafe { store(timeout, left) };
+    unsafe { store(timeout, remaining) };
 }
 
 /// `rselect(nfds, readfds, writefds, exceptfds, timeout)`—Waits for rsockets and other descriptors. As on Linux, sets may be
@@ -240,7 +240,7 @@ pub unsafe fn select_by(
             }
         };
         let sets = [(read, READ), (write, WRITE), (except, EXCEPT)];
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut requests: Vec<PollRequest> = Vec::new();
         let mut fds = Vec::new();
         for fd in 0..count {
             let mut events = PollEvents::empty();
@@ -251,15 +251,15 @@ pub unsafe fn select_by(
                 }
             }
             if !events.is_empty() {
-                asked.push((known_as(fd), events));
+                requests.push((known_as(fd), events));
                 fds.push(fd);
             }
         }
         let start = Instant::now();
-        let answers = wait(&asked, time, sleep.as_deref_mut());
+        let answers = wait(&requests, time, sleep.as_deref_mut());
         if let Some(time) = time {
             // SAFETY: as the caller promises.
-            unsafe { store_left(timeout, time.saturating_sub(start.elapsed())) };
+            unsafe { store_remaining(timeout, time.saturating_sub(start.elapsed())) };
         }
         let answers = answers?;
         if answers
@@ -269,7 +269,7 @@ pub unsafe fn select_by(
             return Err(os(libc::EBADF));
         }
         let mut ready = 0;
-        for ((fd, (_, events)), answer) in fds.into_iter().zip(asked).zip(answers) {
+        for ((fd, (_, events)), answer) in fds.into_iter().zip(requests).zip(answers) {
             for (set, (asks, answers)) in sets {
                 if set.is_null() || !events.contains(asks) {
                     continue;

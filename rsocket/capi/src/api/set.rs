@@ -37,9 +37,9 @@ pub extern "C-unwind" fn repoll_create(flags: c_int) -> c_int {
         if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
             return Err(os(libc::EINVAL));
         }
-        let mut own = epoll::CreateFlags::empty();
-        own.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
-        let set = EventSet::with_epoll(epoll::create(own)?)?;
+        let mut epoll_flags = epoll::CreateFlags::empty();
+        epoll_flags.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
+        let set = EventSet::with_epoll(epoll::create(epoll_flags)?)?;
         let fd = set.as_fd().as_raw_fd();
         table::add_set(fd, set);
         Ok(fd)
@@ -148,9 +148,9 @@ pub unsafe extern "C-unwind" fn repoll_wait(
         }
         let occurred = set.wait(max, timeout)?;
         // SAFETY: not null, and at most as many as the caller promises.
-        let places = unsafe { slice::from_raw_parts_mut(events, occurred.len()) };
-        for (place, occurred) in places.iter_mut().zip(&occurred) {
-            *place = epoll_event {
+        let entries = unsafe { slice::from_raw_parts_mut(events, occurred.len()) };
+        for (entry, occurred) in entries.iter_mut().zip(&occurred) {
+            *entry = epoll_event {
                 events: occurred.events.bits().into(),
                 u64: occurred.data,
             };

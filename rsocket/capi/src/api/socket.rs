@@ -285,10 +285,10 @@ pub unsafe extern "C-unwind" fn rgetsockopt(
 ) -> c_int {
     run(|| {
         // SAFETY: null or valid, as the caller promises.
-        let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))?;
-        let room = checked_len(room)?;
+        let capacity = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))?;
+        let capacity = checked_len(capacity)?;
         let mut found = options::get(&*table::socket(fd)?, level, name)?;
-        options::fit(level, name, &mut found, room)?;
+        options::fit(level, name, &mut found, capacity)?;
         // SAFETY: as the caller promises.
         unsafe { give(&found, value, len) }?;
         Ok(0)

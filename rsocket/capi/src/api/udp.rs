@@ -28,10 +28,10 @@ pub(crate) fn set_option(
 pub(crate) fn option(udp: &UdpSocket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     let mut value = vec![0; MAX_OPTION_LEN];
     let mut len = socklen_t::try_from(MAX_OPTION_LEN).unwrap_or(0);
-    let place = value.as_mut_ptr().cast();
+    let buffer = value.as_mut_ptr().cast();
     // SAFETY: the descriptor is open for the life of `udp`, and `len` bytes are writable. Assumption: the kernel reads and
     // writes no more of an option than its length.
-    let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, place, &raw mut len) };
+    let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, buffer, &raw mut len) };
     if ret != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use libc::c_int;
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 use crate::option_table::{self, Row};
 
@@ -34,15 +34,15 @@ fn result(returned: c_int) -> Result<(), Option<i32>> {
 fn set(fd: c_int, row: Row, value: &[u8]) -> Result<(), Option<i32>> {
     let len = value.len().try_into().unwrap();
     // SAFETY: `len` bytes are readable.
-    result(unsafe { own::rsetsockopt(fd, level(row), row.number, value.as_ptr().cast(), len) })
+    result(unsafe { capi::rsetsockopt(fd, level(row), row.number, value.as_ptr().cast(), len) })
 }
 
 fn get(fd: c_int, row: Row) -> Result<Vec<u8>, Option<i32>> {
     let mut value = vec![0; ROOM];
     let mut len = ROOM.try_into().unwrap();
-    let place = value.as_mut_ptr().cast();
+    let buffer = value.as_mut_ptr().cast();
     // SAFETY: `len` bytes are writable.
-    result(unsafe { own::rgetsockopt(fd, level(row), row.number, place, &raw mut len) })?;
+    result(unsafe { capi::rgetsockopt(fd, level(row), row.number, buffer, &raw mut len) })?;
     value.truncate(len.try_into().unwrap());
     Ok(value)
 }
@@ -62,25 +62,25 @@ impl Sockets {
             libc::AF_INET6
         };
         let socket = || {
-            let fd = own::rsocket(family, libc::SOCK_STREAM, 0);
+            let fd = capi::rsocket(family, libc::SOCK_STREAM, 0);
             assert!(fd >= 0, "{}", io::Error::last_os_error());
             fd
         };
         let [listener, client, new] = [socket(), socket(), socket()];
         let any = interpose::encode(SocketAddr::new(ip, 0));
         // SAFETY: the address is readable in full length.
-        result(unsafe { own::rbind(listener, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
-        result(own::rlisten(listener, 1)).unwrap();
+        result(unsafe { capi::rbind(listener, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
+        result(capi::rlisten(listener, 1)).unwrap();
         let mut name = [0_u8; 128];
         let mut len = len_of(name.len());
         // SAFETY: `len` bytes are writable.
-        result(unsafe { own::rgetsockname(listener, name.as_mut_ptr().cast(), &raw mut len) })
+        result(unsafe { capi::rgetsockname(listener, name.as_mut_ptr().cast(), &raw mut len) })
             .unwrap();
         // SAFETY: `len` bytes have been written.
-        result(unsafe { own::rconnect(client, name.as_ptr().cast(), len) }).unwrap();
+        result(unsafe { capi::rconnect(client, name.as_ptr().cast(), len) }).unwrap();
         // SAFETY: null address and length.
-        let server = unsafe { own::raccept(listener, ptr::null_mut(), ptr::null_mut()) };
-        assert!(server >= 0 && own::rclose(listener) == 0);
+        let server = unsafe { capi::raccept(listener, ptr::null_mut(), ptr::null_mut()) };
+        assert!(server >= 0 && capi::rclose(listener) == 0);
         Self {
             new,
             ends: [client, server],
@@ -91,7 +91,7 @@ impl Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         for fd in self.ends.into_iter().chain([self.new]) {
-            own::rclose(fd);
+            capi::rclose(fd);
         }
     }
 }
@@ -112,18 +112,18 @@ fn int(value: c_int) -> Vec<u8> {
 fn check_noted(fd: c_int, row: Row, values: &str) {
     let (before, range) = values.split_once(", ").unwrap_or((values, ""));
     assert_eq!(get(fd, row), Ok(int(before.parse().unwrap())), "{row:?}");
-    let most = range
+    let max = range
         .split_once(" to ")
-        .map(|(_, most)| most.parse().unwrap());
-    let beyond = match (most, range) {
-        (Some(most), _) => Some(most + 1),
+        .map(|(_, max)| max.parse().unwrap());
+    let beyond = match (max, range) {
+        (Some(max), _) => Some(max + 1),
         (None, "at least 0") => Some(-1),
         _ => None,
     };
     if let Some(beyond) = beyond {
         assert_eq!(set(fd, row, &int(beyond)), Err(INVALID), "{row:?}");
     }
-    let value = int(most.unwrap_or(7));
+    let value = int(max.unwrap_or(7));
     assert_eq!(set(fd, row, &value), Ok(()), "{row:?}");
     assert_eq!(get(fd, row), Ok(value), "{row:?}");
 }
@@ -224,15 +224,15 @@ fn datagrams(ip: IpAddr) -> (c_int, Vec<u8>) {
     } else {
         libc::AF_INET6
     };
-    let fd = own::rsocket(family, libc::SOCK_DGRAM, 0);
+    let fd = capi::rsocket(family, libc::SOCK_DGRAM, 0);
     assert!(fd >= 0, "{}", io::Error::last_os_error());
     let any = interpose::encode(SocketAddr::new(ip, 0));
     // SAFETY: the address is readable in full length.
-    result(unsafe { own::rbind(fd, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
+    result(unsafe { capi::rbind(fd, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
     let mut name = vec![0_u8; 128];
     let mut len = len_of(name.len());
     // SAFETY: `len` bytes are writable.
-    result(unsafe { own::rgetsockname(fd, name.as_mut_ptr().cast(), &raw mut len) }).unwrap();
+    result(unsafe { capi::rgetsockname(fd, name.as_mut_ptr().cast(), &raw mut len) }).unwrap();
     name.truncate(len.try_into().unwrap());
     (fd, name)
 }
@@ -241,7 +241,7 @@ fn datagrams(ip: IpAddr) -> (c_int, Vec<u8>) {
 fn send(fd: c_int, bytes: &[u8], to: &[u8]) -> Result<usize, Option<i32>> {
     let (data, name) = (bytes.as_ptr().cast(), to.as_ptr().cast());
     // SAFETY: both slices are readable in full length.
-    let sent = unsafe { own::rsendto(fd, data, bytes.len(), 0, name, len_of(to.len())) };
+    let sent = unsafe { capi::rsendto(fd, data, bytes.len(), 0, name, len_of(to.len())) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error().raw_os_error())
 }
 
@@ -266,13 +266,13 @@ fn segment_of_a_stream_fits_in_a_datagram() {
         for len in [new, connected] {
             assert_eq!(send(from, &vec![7; len], &name), Ok(len), "{variable}");
             let mut got = vec![0; len + 1];
-            let place = got.as_mut_ptr().cast();
+            let buffer = got.as_mut_ptr().cast();
             // SAFETY: the buffer is writable in full length.
-            let received = unsafe { own::rrecv(to, place, got.len(), 0) };
+            let received = unsafe { capi::rrecv(to, buffer, got.len(), 0) };
             assert_eq!(usize::try_from(received), Ok(len), "{variable}");
         }
         let longer = send(from, &vec![7; longest + 1], &name);
         assert_eq!(longer, Err(Some(libc::EMSGSIZE)), "{variable}");
-        assert!(own::rclose(from) == 0 && own::rclose(to) == 0);
+        assert!(capi::rclose(from) == 0 && capi::rclose(to) == 0);
     }
 }

@@ -99,15 +99,15 @@ fn set_and_read(
 /// Options that are carried out or stored, and known to this kernel.
 fn settable() -> Vec<Row> {
     let rows = option_table::rows().into_iter().filter(|row| {
-        let kept = ["carried out", "noted", "flag"];
-        kept.iter().any(|kind| row.decision.starts_with(kind))
+        let kinds = ["carried out", "noted", "flag"];
+        kinds.iter().any(|kind| row.decision.starts_with(kind))
     });
-    let known = rows.filter(|row| {
+    let supported = rows.filter(|row| {
         let option = option(*row);
         let tcp = Stream::open(Tcp, family(option.0));
         tcp.get(option, ROOM) != Err(libc::ENOPROTOOPT)
     });
-    let rows: Vec<_> = known
+    let rows: Vec<_> = supported
         .filter(|row| DIFFERENT.iter().all(|(name, _)| *name != row.name))
         .collect();
     assert!(rows.len() > 50, "{} options", rows.len());
@@ -119,14 +119,14 @@ fn option_values_are_those_of_tcp() {
     for row in settable() {
         let option = option(row);
         for value in VALUES {
-            let [tcp, own] = [Tcp, Rdma].map(|kind| {
+            let [tcp, rdma] = [Tcp, Rdma].map(|kind| {
                 let socket = Stream::open(kind, family(option.0));
                 set_and_read(&socket, option, &value.to_ne_bytes(), 4)
             });
             if ROUNDED.contains(&row.name) {
-                assert_eq!(tcp.0, own.0, "{row:?} {value}");
+                assert_eq!(tcp.0, rdma.0, "{row:?} {value}");
             } else {
-                assert_eq!(tcp, own, "{row:?} {value}");
+                assert_eq!(tcp, rdma, "{row:?} {value}");
             }
         }
     }
@@ -143,21 +143,21 @@ fn option_lengths_are_those_of_tcp() {
             // Without a byte, Linux refuses some options of IP, and takes others for zero.
             let empty = len == 0 && option.0 == libc::IPPROTO_IP;
             if !short && !empty {
-                let [tcp, own] = [Tcp, Rdma].map(|kind| {
+                let [tcp, rdma] = [Tcp, Rdma].map(|kind| {
                     let socket = Stream::open(kind, family(option.0));
                     set_and_read(&socket, option, &value, len).0
                 });
-                assert_eq!(tcp, own, "{row:?} of {len} bytes");
+                assert_eq!(tcp, rdma, "{row:?} of {len} bytes");
             }
             // IPv6 takes a negative length for a large one.
             if is_ipv6 && len == socklen_t::MAX || ROUNDED.contains(&row.name) {
                 continue;
             }
-            let [tcp, own] = [Tcp, Rdma].map(|kind| {
+            let [tcp, rdma] = [Tcp, Rdma].map(|kind| {
                 let socket = Stream::open(kind, family(option.0));
                 socket.get(option, len)
             });
-            assert_eq!(tcp, own, "{row:?} with room for {len} bytes");
+            assert_eq!(tcp, rdma, "{row:?} with room for {len} bytes");
         }
     }
 }
@@ -177,16 +177,16 @@ fn option_that_is_only_read_or_unknown_is_refused_as_by_tcp() {
         (libc::IPPROTO_UDP, 1),
         (12345, 1),
     ];
-    let [tcp, own] = [Tcp, Rdma].map(|kind| Stream::open(kind, libc::AF_INET));
+    let [tcp, rdma] = [Tcp, Rdma].map(|kind| Stream::open(kind, libc::AF_INET));
     for option in set.into_iter().chain(unknown) {
         for len in LENS {
-            let [tcp, own] = [&tcp, &own].map(|socket| socket.set_with_len(option, &[1; 8], len));
-            assert_eq!(tcp, own, "{option:?} of {len} bytes");
+            let [tcp, rdma] = [&tcp, &rdma].map(|socket| socket.set_with_len(option, &[1; 8], len));
+            assert_eq!(tcp, rdma, "{option:?} of {len} bytes");
         }
     }
     for option in unknown {
-        let [tcp, own] = [&tcp, &own].map(|socket| socket.get(option, ROOM));
-        assert_eq!(tcp, own, "{option:?}");
+        let [tcp, rdma] = [&tcp, &rdma].map(|socket| socket.get(option, ROOM));
+        assert_eq!(tcp, rdma, "{option:?}");
     }
 }
 
@@ -221,18 +221,18 @@ fn timeout_and_linger_values_are_those_of_tcp() {
             if len > value.len() {
                 continue;
             }
-            let [tcp, own] = [Tcp, Rdma].map(|kind| {
+            let [tcp, rdma] = [Tcp, Rdma].map(|kind| {
                 let socket = Stream::open(kind, libc::AF_INET);
                 set_and_read(&socket, option, &value, len.try_into().unwrap())
             });
-            assert_eq!(tcp, own, "{name} {value:?} of {len} bytes");
+            assert_eq!(tcp, rdma, "{name} {value:?} of {len} bytes");
         }
     }
 }
 
 #[test]
 fn recv_with_negative_timeout_returns_at_once() {
-    let [tcp, own] = [Tcp, Rdma].map(|kind| {
+    let [tcp, rdma] = [Tcp, Rdma].map(|kind| {
         let [client, _server] = connected(kind);
         client
             .set((libc::SOL_SOCKET, libc::SO_RCVTIMEO), &timeval(-1, 0))
@@ -240,5 +240,5 @@ fn recv_with_negative_timeout_returns_at_once() {
         client.recv(1, 0)
     });
     assert_eq!(tcp, Err(libc::EAGAIN));
-    assert_eq!(own, Err(libc::EAGAIN));
+    assert_eq!(rdma, Err(libc::EAGAIN));
 }

@@ -13,9 +13,9 @@ use crate::sockets::{Kind::Rdma, Kind::Tcp, Outcome, Stream, connected};
 
 /// Asserts the same results of both kinds of sockets, and returns them.
 fn same<T: std::fmt::Debug + PartialEq>(calls: impl Fn([Stream; 2]) -> T) -> T {
-    let [tcp, own] = [Tcp, Rdma].map(|kind| calls(connected(kind)));
-    assert_eq!(tcp, own);
-    own
+    let [tcp, rdma] = [Tcp, Rdma].map(|kind| calls(connected(kind)));
+    assert_eq!(tcp, rdma);
+    rdma
 }
 
 const AGAIN: Outcome = Err(libc::EAGAIN);

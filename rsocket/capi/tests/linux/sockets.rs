@@ -8,7 +8,7 @@ use std::{
 };
 
 use libc::{c_int, socklen_t};
-use rsocket_capi as own;
+use rsocket_capi as capi;
 
 /// Implementation of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +40,19 @@ pub(crate) fn len_of(len: usize) -> socklen_t {
 
 /// Chooses between a function of libc and the function of this library.
 macro_rules! call {
-    ($kind:expr, $libc:ident, safe $own:ident, $($arg:expr),*) => {
+    ($kind:expr, $libc:ident, safe $capi:ident, $($arg:expr),*) => {
         match $kind {
             // SAFETY: numbers only.
             Tcp => unsafe { libc::$libc($($arg),*) },
-            Rdma => own::$own($($arg),*),
+            Rdma => capi::$capi($($arg),*),
         }
     };
-    ($kind:expr, $libc:ident, $own:ident, $($arg:expr),*) => {
+    ($kind:expr, $libc:ident, $capi:ident, $($arg:expr),*) => {
         match $kind {
             // SAFETY: pointers among the arguments are valid for the lengths beside them.
             Tcp => unsafe { libc::$libc($($arg),*) },
             // SAFETY: as above.
-            Rdma => unsafe { own::$own($($arg),*) },
+            Rdma => unsafe { capi::$capi($($arg),*) },
         }
     };
 }
@@ -93,15 +93,15 @@ impl Stream {
         self.set_with_len(option, value, len_of(value.len()))
     }
 
-    /// Returns an option with a length of `room`.
+    /// Returns an option with a length of `size`.
     pub(crate) fn get(
         &self,
         (level, name): (c_int, c_int),
-        room: socklen_t,
+        size: socklen_t,
     ) -> Result<Vec<u8>, c_int> {
         let mut value = vec![0; 256];
-        let (at, mut len) = (value.as_mut_ptr().cast(), room);
-        let place = &raw mut len;
+        let (at, mut len) = (value.as_mut_ptr().cast(), size);
+        let len_ptr = &raw mut len;
         outcome(call!(
             self.kind,
             getsockopt,
@@ -110,7 +110,7 @@ impl Stream {
             level,
             name,
             at,
-            place
+            len_ptr
         ) as isize)?;
         value.truncate(len as usize);
         Ok(value)
