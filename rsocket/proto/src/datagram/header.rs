@@ -323,9 +323,9 @@ mod tests {
                 qp_num: 2,
                 addr,
             };
-            let whole = header.encode();
-            for len in 0..whole.len() {
-                let cut = Exchange::decode(&whole[..len], addr);
+            let encoded = header.encode();
+            for len in 0..encoded.len() {
+                let cut = Exchange::decode(&encoded[..len], addr);
                 assert_eq!(cut, Err(BadDatagram::Short(len)));
             }
             let origin = Origin((addr, 1).into()).encode();

@@ -52,9 +52,9 @@ pub fn max_len_by_path(peer: IpAddr, mtu: usize) -> usize {
 /// buffer to the depth.
 pub fn fit(mut settings: Settings) -> Settings {
     let fit = |depth: &mut u16, buffer: &mut u32| {
-        let places = usize::try_from(*buffer).unwrap_or(usize::MAX) / SLOT;
-        let places = u16::try_from(places).unwrap_or(u16::MAX).max(1);
-        *depth = (*depth).clamp(1, places);
+        let slots = usize::try_from(*buffer).unwrap_or(usize::MAX) / SLOT;
+        let slots = u16::try_from(slots).unwrap_or(u16::MAX).max(1);
+        *depth = (*depth).clamp(1, slots);
         *buffer = u32::from(*depth) * 2048;
     };
     fit(&mut settings.recv_depth, &mut settings.recv_buffer);

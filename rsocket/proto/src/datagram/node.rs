@@ -86,8 +86,8 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     }
 
     /// Lowers the limit of messages in flight to the depth of a queue pair.
-    pub fn limit_sending(&mut self, most: u32) {
-        self.send_depth = self.send_depth.min(most as usize);
+    pub fn limit_sending(&mut self, max: u32) {
+        self.send_depth = self.send_depth.min(max as usize);
     }
 
     /// Returns the counters.
@@ -178,8 +178,8 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     }
 
     /// Removes the peers of a removed local endpoint.
-    pub fn remove_local(&mut self, is_gone: impl Fn(L) -> bool) {
-        self.peers.remove_local(is_gone);
+    pub fn remove_local(&mut self, is_removed: impl Fn(L) -> bool) {
+        self.peers.remove_local(is_removed);
     }
 
     /// Queues a datagram received over UDP, after [`udp_received`](Self::udp_received) has returned its payload.
@@ -220,8 +220,8 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
     }
 
     fn push(&mut self, source: SocketAddr, message: M, range: Range<usize>) -> Result<(), M> {
-        let wanted = self.connected.is_none_or(|peer| is_same(peer, source));
-        if !wanted || self.shut_read || self.arrived.len() >= self.recv_depth {
+        let is_from_peer = self.connected.is_none_or(|peer| is_same(peer, source));
+        if !is_from_peer || self.shut_read || self.arrived.len() >= self.recv_depth {
             self.stats.datagrams_dropped += 1;
             return Err(message);
         }
@@ -324,14 +324,14 @@ mod tests {
     fn connected_datagram_socket_drops_other_sources() {
         let mut node = Plain::new(4, 4);
         node.connect(Some("10.9.0.1:1".parse().unwrap()));
-        for (from, wanted) in [
+        for (from, accepted) in [
             ("10.9.0.1:1", true),
             ("[::ffff:10.9.0.1]:1", true),
             ("10.9.0.1:2", false),
             ("10.9.0.2:1", false),
         ] {
-            let came = node.arrived(message(from, b""), 40, 0, NOW);
-            assert_eq!(came.is_ok(), wanted, "{from}");
+            let arrival = node.arrived(message(from, b""), 40, 0, NOW);
+            assert_eq!(arrival.is_ok(), accepted, "{from}");
         }
         node.connect(None);
         node.arrived(message("10.9.0.2:1", b""), 40, 0, NOW)
@@ -348,9 +348,9 @@ mod tests {
             bytes.resize(len, 0);
             assert!(node.udp_received(peer, &bytes, NOW).is_err(), "{len}");
         }
-        let whole = message("[fd00::1]:2", b"");
-        for len in 0..whole.len() {
-            assert!(node.arrived(whole[..len].to_vec(), 40, 0, NOW).is_err());
+        let datagram = message("[fd00::1]:2", b"");
+        for len in 0..datagram.len() {
+            assert!(node.arrived(datagram[..len].to_vec(), 40, 0, NOW).is_err());
         }
         assert_eq!(node.peers(), 0);
         assert!(node.first().is_none());

@@ -12,7 +12,7 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 /// Peers by address: the local endpoint (`L`), and the resolved route to the queue pair (`W`).
 #[derive(Debug)]
 pub(super) struct Peers<L, W> {
-    known: HashMap<SocketAddr, Peer<L, W>>,
+    by_addr: HashMap<SocketAddr, Peer<L, W>>,
     /// Counter of operations, for evicting the least recently used peers.
     uses: u64,
     resolutions: usize,
@@ -60,39 +60,39 @@ pub enum Route<L, W> {
 impl<L: Copy, W> Peers<L, W> {
     pub(super) fn new() -> Self {
         Self {
-            known: HashMap::new(),
+            by_addr: HashMap::new(),
             uses: 0,
             resolutions: 0,
         }
     }
 
     fn find(&mut self, peer: SocketAddr) -> Option<&mut Peer<L, W>> {
-        let peer = self.known.get_mut(&peer)?;
+        let peer = self.by_addr.get_mut(&peer)?;
         self.uses += 1;
         peer.last_use = self.uses;
         Some(peer)
     }
 
     pub(super) fn local(&self, peer: SocketAddr) -> Option<L> {
-        Some(self.known.get(&peer)?.local)
+        Some(self.by_addr.get(&peer)?.local)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known.len()
+        self.by_addr.len()
     }
 
     /// Adds a peer. At the limit, evicts the least recently used half, except peers with a resolution in
     /// progress.
     pub(super) fn add(&mut self, peer: SocketAddr, local: L, now: Duration) {
-        if self.known.len() >= MAX_PEERS {
-            let mut uses: Vec<u64> = self.known.values().map(|peer| peer.last_use).collect();
+        if self.by_addr.len() >= MAX_PEERS {
+            let mut uses: Vec<u64> = self.by_addr.values().map(|peer| peer.last_use).collect();
             let middle = uses.len() / 2;
             let (_, &mut middle, _) = uses.select_nth_unstable(middle);
-            self.known
+            self.by_addr
                 .retain(|_, peer| peer.last_use >= middle || peer.resolving);
         }
         self.uses += 1;
-        self.known.insert(
+        self.by_addr.insert(
             peer,
             Peer {
                 local,
@@ -186,12 +186,12 @@ impl<L: Copy, W> Peers<L, W> {
     }
 
     /// Removes the peers of a removed local endpoint.
-    pub(super) fn remove_local(&mut self, is_gone: impl Fn(L) -> bool) {
+    pub(super) fn remove_local(&mut self, is_removed: impl Fn(L) -> bool) {
         let resolutions = &mut self.resolutions;
-        self.known.retain(|_, peer| {
-            let gone = is_gone(peer.local);
-            *resolutions -= usize::from(gone && peer.resolving);
-            !gone
+        self.by_addr.retain(|_, peer| {
+            let removed = is_removed(peer.local);
+            *resolutions -= usize::from(removed && peer.resolving);
+            !removed
         });
     }
 }
@@ -327,8 +327,8 @@ mod tests {
     fn unknown_peers_do_not_evict_peers_being_resolved() {
         let mut peers = Peers::<(), ()>::new();
         let resolved_later = |number| addr(30_000 + number);
-        let most = u16::try_from(MAX_RESOLUTIONS).unwrap();
-        for number in 0..most {
+        let max = u16::try_from(MAX_RESOLUTIONS).unwrap();
+        for number in 0..max {
             peers.add(resolved_later(number), (), START);
             assert!(peers.qp_num_received(resolved_later(number), 7, true, START));
         }
@@ -341,7 +341,7 @@ mod tests {
             !peers.qp_num_received(addr(40_000), 7, true, START),
             "all places are taken"
         );
-        for number in 0..most {
+        for number in 0..max {
             peers.path_resolved(resolved_later(number), Some(()), START);
         }
         assert_eq!(peers.resolutions, 0);

@@ -8,18 +8,18 @@ const GROW_THRESHOLD: u8 = 8;
 pub(super) struct Growth {
     size: u32,
     in_use: u32,
-    most: u32,
+    max: u32,
     /// Number of stalls caused by the buffer since it has this size, or since it could not grow.
     stalls: u8,
 }
 
 impl Growth {
     /// Creates the state of a buffer of `size` bytes.
-    pub(super) fn new(size: u32, in_use: u32, most: u32) -> Self {
+    pub(super) fn new(size: u32, in_use: u32, max: u32) -> Self {
         Self {
             size,
             in_use,
-            most,
+            max,
             stalls: 0,
         }
     }
@@ -35,11 +35,11 @@ impl Growth {
     }
 
     /// Returns the new size, once the buffer should grow.
-    pub(super) fn wanted(&self) -> Option<u32> {
+    pub(super) fn requested_size(&self) -> Option<u32> {
         let (larger, threshold) = if self.is_small() {
             (self.in_use, 1)
         } else {
-            (self.most, GROW_THRESHOLD)
+            (self.max, GROW_THRESHOLD)
         };
         (larger > self.size && self.stalls >= threshold).then_some(larger)
     }

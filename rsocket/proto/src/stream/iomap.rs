@@ -153,18 +153,18 @@ impl Stream {
         Some(self.send_mapping(index, entry, to))
     }
 
-    /// Returns the request writing the next of `left` bytes into the peer's mapping at `offset`.
-    pub fn send_to(&mut self, burst: &mut Burst, left: usize, offset: u64) -> Placement {
+    /// Returns the request writing the next of `remaining` bytes into the peer's mapping at `offset`.
+    pub fn send_to(&mut self, burst: &mut Burst, remaining: usize, offset: u64) -> Placement {
         let Some(target) = self.peer_mappings.find(offset) else {
             return Placement::Unmapped;
         };
-        if left == 0 {
+        if remaining == 0 {
             return Placement::Wait;
         }
         if !self.can_send() {
             self.sending.count_wait_for_buffer();
             return Placement::Wait;
         }
-        Placement::Post(self.send_direct(burst, left, target))
+        Placement::Post(self.send_direct(burst, remaining, target))
     }
 }

@@ -143,7 +143,7 @@ impl Stream {
     /// # Errors
     /// The peer has violated the protocol; the stream has failed.
     pub fn received(&mut self, message: Message, table: &mut impl Table) -> Result<(), Failure> {
-        let taken = match message {
+        let handled = match message {
             Message::Data(len) => {
                 let unwanted = self.ending.is_shut_to_reading();
                 let arrived = self.receiving.arrived(len, unwanted);
@@ -172,7 +172,7 @@ impl Stream {
             }
             Message::Reserved(op) => Err(Violation::Reserved(op)),
         };
-        taken.map_err(|violation| {
+        handled.map_err(|violation| {
             let failure = Failure::Violation(violation);
             self.ending.fail(failure);
             failure
@@ -262,7 +262,7 @@ impl Stream {
     /// Whether a waiting reader, or writer if `write`, depends on send completions: data waits for room on
     /// this side, or the connection is ending.
     pub fn waits_for_sent(&self, write: bool) -> bool {
-        (write || self.unsent > 0) && !self.sending.has_room()
+        (write || self.unsent > 0) && !self.sending.has_space()
             || self.receiving.update_due().is_some()
             || self.keep_alive_due
             || self.ending.has_pending_control()

@@ -60,22 +60,23 @@ impl Progress {
 impl Stream {
     /// Checks at the time `now` of any clock for completed requests, and for room granted by the peer. Returns the time
     /// of the next check, or `None` until another request is posted or refused. Data may wait for room without end if
-    /// `room_limit` is `None`.
+    /// `stall_limit` is `None`.
     ///
     /// # Errors
     /// Requests are in flight, and none has completed for `limit` to 1.25 times `limit`; or data has waited for room
-    /// for `room_limit` to 1.25 times `room_limit`. The stream has failed, unless already ended. The driver must flush
+    /// for `stall_limit` to 1.25 times `stall_limit`. The stream has failed, unless already ended. The driver must flush
     /// the requests.
     pub fn check(
         &mut self,
         now: Duration,
         limit: Duration,
-        room_limit: Option<Duration>,
+        stall_limit: Option<Duration>,
     ) -> Result<Option<Duration>, Failure> {
         let is_over = self.ending.peer_disconnected() || self.failure().is_some();
         let limit = (!self.sending.is_idle()).then_some(limit);
-        let room_limit = room_limit.filter(|_| self.is_connected() && self.sending.lacks_room());
-        let waits = [(&mut self.acks, limit), (&mut self.grants, room_limit)];
+        let stall_limit =
+            stall_limit.filter(|_| self.is_connected() && self.sending.waits_for_peer());
+        let waits = [(&mut self.acks, limit), (&mut self.grants, stall_limit)];
         let mut next = None;
         for (progress, limit) in waits {
             let Some(limit) = limit.filter(|_| !is_over) else {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     /// Uses up the room of the peer, all of it acknowledged.
-    fn without_room() -> Stream {
+    fn without_window() -> Stream {
         let mut stream = stream();
         while let Some(outgoing) = stream.send(&mut Burst::default(), 1 << 20) {
             stream.sent(outgoing.tag, true);
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn user_timeout_without_room_fails_the_stream() {
-        let mut stream = without_room();
+        let mut stream = without_window();
         assert_eq!(stream.check(at(0), LIMIT, None), Ok(None));
         for seconds in [0, 10, 20, 30] {
             let next = Ok(Some(at(seconds + 10)));
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn shutdown_message_follows_retained_bytes() {
-        let mut stream = without_room();
+        let mut stream = without_window();
         while let Some(outgoing) = stream.control() {
             stream.sent(outgoing.tag, true);
         }
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn user_timeout_restarts_with_each_grant_of_room() {
-        let mut stream = without_room();
+        let mut stream = without_window();
         let mut table = OneTarget(1);
         for round in 0..5 {
             for seconds in [0, 10, 20, 30] {

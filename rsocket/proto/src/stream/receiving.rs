@@ -63,14 +63,15 @@ impl Receiving {
     pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
         let size = settings.recv_buffer_idle;
         // Doubled some times, so that the lengths of all targets have the same number of set bits.
-        let doubled = |wanted: u32| size << (wanted / size).checked_ilog2().unwrap_or_default();
+        let doubled =
+            |requested: u32| size << (requested / size).checked_ilog2().unwrap_or_default();
         let growth = Growth::new(
             size,
             doubled(settings.recv_buffer),
             doubled(settings.recv_buffer_max),
         );
-        let place = (local.buffer_addr, local.buffer_rkey);
-        let mut ring = Ring::new(place, size, peer.targets.len.min(TARGETS));
+        let buffer = (local.buffer_addr, local.buffer_rkey);
+        let mut ring = Ring::new(buffer, size, peer.targets.len.min(TARGETS));
         // Advertised by the connect data.
         ring.grant(settings.first_target());
         Self {
@@ -97,8 +98,8 @@ impl Receiving {
     }
 
     /// Bytes the peer may still write.
-    fn room(&self) -> u32 {
-        self.old.as_ref().map_or(0, |old| old.room) + self.ring.room
+    fn granted(&self) -> u32 {
+        self.old.as_ref().map_or(0, |old| old.granted) + self.ring.granted
     }
 
     /// Number of usable entries in the peer's table.
@@ -124,11 +125,11 @@ impl Receiving {
     pub(super) fn arrived(&mut self, len: u32, unwanted: bool) -> Result<(), Violation> {
         self.count_message()?;
         let ring = match &mut self.old {
-            Some(old) if old.room > 0 => old,
+            Some(old) if old.granted > 0 => old,
             _ => &mut self.ring,
         };
         ring.write(len).ok_or(Violation::Overflow(len))?;
-        if self.room() == 0 {
+        if self.granted() == 0 {
             self.ran_out = true;
             // Two programs that write before they read need the size in use, as they have with librdmacm.
             if self.growth.is_small() {
@@ -157,11 +158,11 @@ impl Receiving {
         let from_old = self.old.as_mut().map_or(0, |old| old.consume(len));
         let len = from_old + self.ring.consume(len - from_old);
         self.drop_unused_old();
-        let mut left = len;
+        let mut remaining = len;
         while let Some(message) = self.waiting.front_mut() {
-            let taken = left.min(*message);
-            *message -= taken;
-            left -= taken;
+            let consumed = remaining.min(*message);
+            *message -= consumed;
+            remaining -= consumed;
             if *message > 0 {
                 break;
             }
@@ -181,8 +182,8 @@ impl Receiving {
     }
 
     /// Replaces the buffer; the previous one stays until used up.
-    fn replace(&mut self, size: u32, place: (u64, u32)) {
-        let ring = Ring::new(place, size, self.entries());
+    fn replace(&mut self, size: u32, buffer: (u64, u32)) {
+        let ring = Ring::new(buffer, size, self.entries());
         self.old = Some(std::mem::replace(&mut self.ring, ring));
         self.drop_unused_old();
         self.growth.grown(size);
@@ -191,7 +192,7 @@ impl Receiving {
 
     /// Returns the update due now, if any.
     pub(super) fn update_due(&self) -> Option<Update> {
-        let least = if self.room() < self.ring.half {
+        let least = if self.granted() < self.ring.half {
             self.ring.part
         } else {
             self.ring.half
@@ -216,12 +217,12 @@ impl Receiving {
         let mut outgoing = Outgoing::bare(Tag::Credit, Some(Message::Credit(self.limit)));
         if update == Update::CreditsAndTarget {
             let target = self.ring.grant(self.ring.half);
-            let place = if settings.inlines_targets() {
+            let source = if settings.inlines_targets() {
                 PayloadSource::Inline
             } else {
                 PayloadSource::Slot(slot)
             };
-            outgoing.payload = Payload::Target(target.encode(self.peer_order), place);
+            outgoing.payload = Payload::Target(target.encode(self.peer_order), source);
             let entry = u64::from(self.peer_entry) * Target::SIZE as u64;
             outgoing.addr = self.peer_table.addr.wrapping_add(entry);
             outgoing.rkey = self.peer_table.rkey;
@@ -240,7 +241,7 @@ impl Stream {
     /// Whether the peer has no room, or no credit, for more data until bytes are consumed.
     pub fn is_full(&self) -> bool {
         let receiving = &self.receiving;
-        receiving.room() == 0 || receiving.arrived == receiving.limit
+        receiving.granted() == 0 || receiving.arrived == receiving.limit
     }
 
     /// Returns the pieces of the next `len` bytes, or of all unread bytes if fewer.
@@ -281,16 +282,16 @@ impl Stream {
     /// Returns the size of a larger receive buffer, if wanted. Query before [`control`](Self::control), and
     /// reply with [`receive_into`](Self::receive_into) or [`keep_receiving`](Self::keep_receiving). The
     /// present buffer stays in use until then.
-    pub fn wanted_receive_buffer(&self) -> Option<u32> {
+    pub fn larger_receive_buffer(&self) -> Option<u32> {
         // A larger buffer is useless after the end.
-        let wanted = self.receiving.growth.wanted();
-        wanted.filter(|_| self.is_readable() && !self.uses_old_buffer())
+        let requested = self.receiving.growth.requested_size();
+        requested.filter(|_| self.is_readable() && !self.uses_old_buffer())
     }
 
     /// Switches to a new receive buffer of the wanted size. The previous one must stay while [in
     /// use](Self::uses_old_buffer).
     pub fn receive_into(&mut self, addr: u64, rkey: u32) {
-        if let Some(size) = self.wanted_receive_buffer() {
+        if let Some(size) = self.larger_receive_buffer() {
             self.receiving.replace(size, (addr, rkey));
         }
     }
@@ -331,7 +332,7 @@ mod tests {
             let peer = Stream::connect_data(&settings, &local);
             let mut stream = Stream::new(settings, &local, &peer);
             let grows = stream.want_receive_buffer();
-            (grows, stream.wanted_receive_buffer())
+            (grows, stream.larger_receive_buffer())
         };
         assert_eq!(grown(Framing::Immediate), (true, Some(128 << 10)));
         assert_eq!(grown(Framing::Separate), (false, None));

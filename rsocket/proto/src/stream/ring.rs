@@ -20,8 +20,8 @@ pub(super) struct Ring {
     pub(super) unread: u32,
     at: u32,
     /// Number of bytes the peer may write, and their start.
-    pub(super) room: u32,
-    room_at: u32,
+    pub(super) granted: u32,
+    granted_at: u32,
     /// Number of bytes not granted to the peer, and their start.
     pub(super) free: u32,
     free_at: u32,
@@ -50,8 +50,8 @@ impl Ring {
             part: part(size, half, entries),
             unread: 0,
             at: 0,
-            room: 0,
-            room_at: 0,
+            granted: 0,
+            granted_at: 0,
             free: size,
             free_at: 0,
             grants: 0,
@@ -61,11 +61,11 @@ impl Ring {
     /// Handles `len` bytes written by the peer. `None` without room.
     pub(super) fn write(&mut self, len: u32) -> Option<()> {
         // A message does not wrap around.
-        if len > self.room.min(self.size - self.room_at) {
+        if len > self.granted.min(self.size - self.granted_at) {
             return None;
         }
-        self.room -= len;
-        self.room_at = (self.room_at + len) % self.size;
+        self.granted -= len;
+        self.granted_at = (self.granted_at + len) % self.size;
         self.unread += len;
         Some(())
     }
@@ -89,9 +89,9 @@ impl Ring {
 
     /// Grants the next `len` free bytes to the peer, or the largest available fraction by halving.
     pub(super) fn grant(&mut self, len: u32) -> Target {
-        let most = self.free.min(self.size - self.free_at);
+        let contiguous = self.free.min(self.size - self.free_at);
         let mut len = len;
-        while len > most {
+        while len > contiguous {
             len /= 2;
         }
         let target = Target {
@@ -101,7 +101,7 @@ impl Ring {
         };
         self.free -= len;
         self.free_at = (self.free_at + len) % self.size;
-        self.room += len;
+        self.granted += len;
         self.grants = self.grants.saturating_add(1);
         target
     }
@@ -109,12 +109,12 @@ impl Ring {
     /// Returns the maximum number of table entries covered by the granted room. A target has one or several
     /// parts and ends at the end of one; the peer may have used up the beginning of the first.
     pub(super) fn entries(&self) -> u32 {
-        self.room.div_ceil(self.part)
+        self.granted.div_ceil(self.part)
     }
 
     /// Whether the peer has used all granted room, and all data has been read.
     pub(super) fn is_unused(&self) -> bool {
-        self.room == 0 && self.unread == 0
+        self.granted == 0 && self.unread == 0
     }
 }
 

@@ -30,17 +30,17 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// Returns the size of the next message for `left` bytes and `room`.
-    pub(super) fn next(&mut self, left: usize, room: u32) -> u32 {
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        let chunk = if self.chunk < left {
+    /// Returns the size of the next message for `remaining` bytes and a `window`.
+    pub(super) fn next(&mut self, remaining: usize, window: u32) -> u32 {
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
+        let chunk = if self.chunk < remaining {
             let chunk = self.chunk;
             self.chunk = (chunk * 2).min(MAX_CHUNK);
             chunk
         } else {
-            left
+            remaining
         };
-        chunk.min(room)
+        chunk.min(window)
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Sending {
     /// A stall has been counted, without a completion since.
     stalled: bool,
     /// Data has been refused for lack of the peer's room or credits, without a grant since.
-    lacks_room: bool,
+    waits_for_peer: bool,
     targets: Targets,
 }
 
@@ -96,17 +96,17 @@ impl Sending {
                 settings.send_buffer_max,
             ),
             stalled: false,
-            lacks_room: false,
+            waits_for_peer: false,
             targets: Targets::new(peer.first),
         }
     }
 
     fn can_send(&self) -> bool {
-        self.has_room() && self.sent != self.limit && self.targets.room() > 0
+        self.has_space() && self.sent != self.limit && self.targets.window() > 0
     }
 
     /// Whether this side has room; send completions free room.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.free >= self.entries && self.buffer_free >= SEND_LOWAT
     }
 
@@ -136,9 +136,9 @@ impl Sending {
             Tag::Mapping => Mapping::BYTES,
             Tag::Credit | Tag::Control(_) | Tag::KeepAlive | Tag::Trailer { .. } => 0,
         };
-        let left = len.min(self.old_in_flight);
-        self.old_in_flight -= left;
-        self.buffer_free += len - left;
+        let in_old = len.min(self.old_in_flight);
+        self.old_in_flight -= in_old;
+        self.buffer_free += len - in_old;
         debug_assert!(self.control_free <= CONTROL_SLOTS && self.free <= self.data_depth);
         debug_assert!(self.buffer_free <= self.buffer_size);
     }
@@ -146,30 +146,30 @@ impl Sending {
     /// Takes control slots if available. Returns the index of the memory slot.
     pub(super) fn take_control_slots(&mut self, slots: u16) -> Option<u16> {
         self.control_free = self.control_free.checked_sub(slots)?;
-        let place = self.control_count % CONTROL_SLOTS;
+        let slot = self.control_count % CONTROL_SLOTS;
         // Each request in flight holds at least one control slot, so memory slots are never shared.
         self.control_count = self.control_count.wrapping_add(1);
-        Some(place)
+        Some(slot)
     }
 
     /// Handles granted credits, and targets possibly written by the peer. Returns whether data has waited for them.
     pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) -> bool {
         self.limit = limit;
         self.targets.take(table, order);
-        let has_peer_room = self.sent != self.limit && self.targets.room() > 0;
-        has_peer_room && std::mem::take(&mut self.lacks_room)
+        let has_peer_window = self.sent != self.limit && self.targets.window() > 0;
+        has_peer_window && std::mem::take(&mut self.waits_for_peer)
     }
 
     /// Whether data waits for room or credits of the peer.
-    pub(super) fn lacks_room(&self) -> bool {
-        self.lacks_room
+    pub(super) fn waits_for_peer(&self) -> bool {
+        self.waits_for_peer
     }
 
     /// The missing resource of a message that cannot be sent, the peer's before those of this side.
     fn lack(&self) -> Lack {
         if self.sent == self.limit {
             Lack::Credit
-        } else if self.targets.room() == 0 {
+        } else if self.targets.window() == 0 {
             Lack::PeerBuffer
         } else {
             Lack::SendBuffer
@@ -179,7 +179,7 @@ impl Sending {
     /// Counts a stall, if caused by a full send buffer alone.
     pub(super) fn count_wait_for_buffer(&mut self) {
         let has_others = self.sent != self.limit && self.free >= self.entries;
-        let waits = has_others && self.targets.room() > 0 && self.buffer_free < SEND_LOWAT;
+        let waits = has_others && self.targets.window() > 0 && self.buffer_free < SEND_LOWAT;
         if waits && !self.stalled {
             self.stalled = true;
             self.growth.count_stall();
@@ -195,15 +195,15 @@ impl Sending {
     }
 
     /// Allocates `len` bytes of the send buffer.
-    fn place(&mut self, len: u32) -> PayloadSource {
+    fn allocate(&mut self, len: u32) -> PayloadSource {
         self.buffer_free -= len;
         if len <= self.inline {
             return PayloadSource::Inline;
         }
         let first = len.min(self.buffer_size - self.buffer_at);
-        let place = PayloadSource::Buffer(self.buffer_at..self.buffer_at + first, 0..len - first);
+        let source = PayloadSource::Buffer(self.buffer_at..self.buffer_at + first, 0..len - first);
         self.buffer_at = (self.buffer_at + len) % self.buffer_size;
-        place
+        source
     }
 
     /// Takes a credit, queue entries, and the next `len` bytes of the target.
@@ -214,7 +214,7 @@ impl Sending {
         Outgoing {
             tag: Tag::Data(len),
             message: Some(Message::Data(len)),
-            payload: Payload::Data(len, self.place(len)),
+            payload: Payload::Data(len, self.allocate(len)),
             addr,
             rkey,
         }
@@ -234,14 +234,14 @@ impl Stream {
     }
 
     /// Whether data is waiting for room or credits of the peer.
-    pub fn lacks_room(&self) -> bool {
-        self.sending.lacks_room()
+    pub fn waits_for_peer(&self) -> bool {
+        self.sending.waits_for_peer()
     }
 
-    /// Returns the request sending the next of `left` bytes; `None` without room or after the end. New
+    /// Returns the request sending the next of `remaining` bytes; `None` without room or after the end. New
     /// mappings must be [advertised](Self::advertise_mapping) first.
-    pub fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
-        if left == 0 {
+    pub fn send(&mut self, burst: &mut Burst, remaining: usize) -> Option<Outgoing> {
+        if remaining == 0 {
             return None;
         }
         let is_open = self.is_connected() && (self.is_writable() || self.unsent > 0);
@@ -249,26 +249,26 @@ impl Stream {
             self.sending.count_wait_for_buffer();
             if is_open {
                 let lack = self.sending.lack();
-                self.sending.lacks_room = lack != Lack::SendBuffer;
+                self.sending.waits_for_peer = lack != Lack::SendBuffer;
                 self.counters.lacked(lack);
             }
             return None;
         }
         let sending = &self.sending;
-        let room = sending.buffer_free.min(sending.targets.room());
-        let len = burst.next(left, room);
+        let window = sending.buffer_free.min(sending.targets.window());
+        let len = burst.next(remaining, window);
         self.counters.sent(len);
         Some(self.sending.data(len))
     }
 
     /// Returns the size of a larger send buffer, if wanted.
-    pub fn wanted_send_buffer(&self) -> Option<u32> {
-        self.sending.growth.wanted()
+    pub fn larger_send_buffer(&self) -> Option<u32> {
+        self.sending.growth.requested_size()
     }
 
     /// Switches to a new send buffer of the wanted size. Requests in flight still use the previous one.
     pub fn send_from_new(&mut self) {
-        if let Some(size) = self.sending.growth.wanted() {
+        if let Some(size) = self.sending.growth.requested_size() {
             self.sending.replace(size);
         }
     }
@@ -278,16 +278,21 @@ impl Stream {
         self.sending.growth.refused();
     }
 
-    /// Returns the request writing the next of `left` bytes into a mapping of the peer.
-    pub(super) fn send_direct(&mut self, burst: &mut Burst, left: usize, to: Target) -> Outgoing {
+    /// Returns the request writing the next of `remaining` bytes into a mapping of the peer.
+    pub(super) fn send_direct(
+        &mut self,
+        burst: &mut Burst,
+        remaining: usize,
+        to: Target,
+    ) -> Outgoing {
         let sending = &mut self.sending;
-        let len = burst.next(left, sending.buffer_free.min(to.len));
+        let len = burst.next(remaining, sending.buffer_free.min(to.len));
         self.counters.sent_direct(len);
         sending.free -= 1;
         Outgoing {
             tag: Tag::Direct(len),
             message: None,
-            payload: Payload::Data(len, sending.place(len)),
+            payload: Payload::Data(len, sending.allocate(len)),
             addr: to.addr,
             rkey: to.rkey,
         }
@@ -306,7 +311,7 @@ impl Stream {
         Outgoing {
             tag: Tag::Mapping,
             message: Some(Message::Iomap(index)),
-            payload: Payload::Mapping(entry, sending.place(Mapping::BYTES)),
+            payload: Payload::Mapping(entry, sending.allocate(Mapping::BYTES)),
             addr: to.addr,
             rkey: to.rkey,
         }

@@ -88,8 +88,8 @@ impl Settings {
         let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
         let buffer = |bytes: u32| bytes.clamp(MIN_BUFFER, MAX_BUFFER);
         let idle = |idle: u32, in_use: u32| buffer(idle.min(in_use));
-        let most = |most: u32, in_use: u32| buffer(most.max(in_use));
-        let depth = |wanted: u16, spare| wanted.max(MIN_DEPTH).min(max.saturating_sub(spare));
+        let at_most = |max: u32, in_use: u32| buffer(max.max(in_use));
+        let depth = |requested: u16, spare| requested.max(MIN_DEPTH).min(max.saturating_sub(spare));
         Self {
             send_depth: depth(self.send_depth, 0),
             recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
@@ -97,8 +97,8 @@ impl Settings {
             recv_buffer: buffer(self.recv_buffer) & !1,
             send_buffer_idle: idle(self.send_buffer_idle, self.send_buffer),
             recv_buffer_idle: idle(self.recv_buffer_idle, self.recv_buffer) & !1,
-            send_buffer_max: most(self.send_buffer_max, self.send_buffer),
-            recv_buffer_max: most(self.recv_buffer_max, self.recv_buffer) & !1,
+            send_buffer_max: at_most(self.send_buffer_max, self.send_buffer),
+            recv_buffer_max: at_most(self.recv_buffer_max, self.recv_buffer) & !1,
             ..self
         }
     }
@@ -179,17 +179,17 @@ mod tests {
         let least = least.clamped(16384);
         assert_eq!((least.send_depth, least.recv_depth), (16, 16));
         assert_eq!((least.send_buffer, least.recv_buffer), (4096, 4096));
-        let most = Settings {
+        let largest = Settings {
             send_depth: u16::MAX,
             recv_depth: u16::MAX,
             send_buffer: u32::MAX,
             recv_buffer: 4097 * 3,
             ..Settings::default()
         };
-        let most = most.clamped(1000);
-        assert_eq!((most.send_depth, most.recv_depth), (1000, 992));
-        assert_eq!(most.recv_buffer, 12290);
-        assert_eq!(most.clamped(u32::MAX), most);
+        let largest = largest.clamped(1000);
+        assert_eq!((largest.send_depth, largest.recv_depth), (1000, 992));
+        assert_eq!(largest.recv_buffer, 12290);
+        assert_eq!(largest.clamped(u32::MAX), largest);
         assert_eq!(
             Settings::default().clamped(1 << 20),
             Settings::default(),

@@ -6,7 +6,7 @@ use crate::{ByteOrder, Target};
 /// Unused targets in order. Adjacent targets are merged.
 #[derive(Debug)]
 pub(super) struct Targets {
-    known: [Target; TARGETS as usize],
+    unused: [Target; TARGETS as usize],
     /// Index of the first target, and their number.
     first: usize,
     count: usize,
@@ -18,10 +18,10 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn new(first: Target) -> Self {
-        let mut known = [Target::default(); TARGETS as usize];
-        known[0] = first;
+        let mut unused = [Target::default(); TARGETS as usize];
+        unused[0] = first;
         Self {
-            known,
+            unused,
             first: 0,
             count: 1,
             entry: 1,
@@ -30,13 +30,13 @@ impl Targets {
     }
 
     /// Maximum size of the next message.
-    pub(super) fn room(&self) -> u32 {
-        self.known[self.first].len
+    pub(super) fn window(&self) -> u32 {
+        self.unused[self.first].len
     }
 
-    /// Takes the next `len` bytes, at most [`room`](Self::room). Returns their start.
+    /// Takes the next `len` bytes, at most [`window`](Self::window). Returns their start.
     pub(super) fn use_up(&mut self, len: u32) -> Target {
-        let target = &mut self.known[self.first];
+        let target = &mut self.unused[self.first];
         let begin = *target;
         target.addr = begin.addr.wrapping_add(len.into());
         target.len -= len;
@@ -70,7 +70,7 @@ impl Targets {
 
     /// Appends a target. Returns whether there was room.
     fn add(&mut self, target: Target) -> bool {
-        let last = &mut self.known[(self.first + self.count - 1) % TARGETS as usize];
+        let last = &mut self.unused[(self.first + self.count - 1) % TARGETS as usize];
         if last.len == 0 {
             *last = target;
             return true;
@@ -81,16 +81,16 @@ impl Targets {
             last.len = len;
             return true;
         }
-        if self.count == self.known.len() {
+        if self.count == self.unused.len() {
             return false;
         }
-        self.known[self.nth(self.count)] = target;
+        self.unused[self.nth(self.count)] = target;
         self.count += 1;
         true
     }
 
     fn nth(&self, n: usize) -> usize {
-        (self.first + n) % self.known.len()
+        (self.first + n) % self.unused.len()
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
     /// Uses all room in messages of maximum size.
     fn use_up(targets: &mut Targets) -> Vec<(u64, u32, u32)> {
         let mut messages = vec![];
-        while targets.room() > 0 {
-            let len = targets.room();
+        while targets.window() > 0 {
+            let len = targets.window();
             let Target { addr, rkey, .. } = targets.use_up(len);
             messages.push((addr, rkey, len));
         }
@@ -175,7 +175,7 @@ mod tests {
             (0x5000, 6, 16 << 10),
         ];
         assert_eq!(use_up(&mut targets), expected);
-        assert_eq!(targets.room(), 0);
+        assert_eq!(targets.window(), 0);
         table.write(part(0x5000, 16 << 10));
         targets.take(&mut table, ByteOrder::Little);
         assert_eq!(use_up(&mut targets), [(0x5000, 5, 16 << 10)]);
@@ -209,8 +209,8 @@ mod tests {
             });
         }
         targets.take(&mut table, ByteOrder::Little);
-        let left: Vec<u32> = table.entries.iter().map(|entry| entry.len).collect();
-        assert_eq!(left, [64 << 10, 0, 0, 0, 0, 0, 0, 0]);
+        let lengths: Vec<u32> = table.entries.iter().map(|entry| entry.len).collect();
+        assert_eq!(lengths, [64 << 10, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(use_up(&mut targets).len(), 8);
         targets.take(&mut table, ByteOrder::Little);
         assert_eq!(use_up(&mut targets), [(0x80_0000, 5, 64 << 10)]);
@@ -235,9 +235,9 @@ mod tests {
         assert_eq!(parts(7), [7, 14, 28]);
         // No partial write equals a valid length.
         let [half, part] = [0x0101_8000_u32, 0x0101_8000 / 4].map(u32::to_le_bytes);
-        for there in 1..15_u8 {
+        for written in 1..15_u8 {
             let torn = |bytes: [u8; 4]| {
-                let byte = |at: usize| if there & 1 << at == 0 { 0 } else { bytes[at] };
+                let byte = |at: usize| if written & 1 << at == 0 { 0 } else { bytes[at] };
                 u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)])
             };
             for bytes in [half, part] {

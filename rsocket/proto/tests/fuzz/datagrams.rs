@@ -25,7 +25,7 @@ pub(crate) fn run(input: &[u8]) {
     let mut node: Node<(), (), Vec<u8>> = Node::new(DEPTH, DEPTH);
     let mut rest = input;
     let mut now = Duration::ZERO;
-    let mut held = 0;
+    let mut queued = 0;
     while let Some((&[what, len], after)) = rest.split_first_chunk::<HEAD>() {
         let (bytes, after) = after.split_at(after.len().min(len.into()));
         rest = after;
@@ -48,20 +48,20 @@ pub(crate) fn run(input: &[u8]) {
                         node.path_resolved(peer, (len & 1 == 0).then_some(()), now);
                     }
                     if let Some(payload) = outcome.payload {
-                        let came = node.arrived_by_udp(peer, payload.to_vec());
-                        held += usize::from(came.is_ok());
+                        let arrival = node.arrived_by_udp(peer, payload.to_vec());
+                        queued += usize::from(arrival.is_ok());
                     }
                 }
             }
             1 => {
-                let came = node.arrived(bytes.to_vec(), 0, 0, now);
-                assert!(came.is_err() || Origin::decode(bytes).is_ok());
-                held += usize::from(came.is_ok());
+                let arrival = node.arrived(bytes.to_vec(), 0, 0, now);
+                assert!(arrival.is_err() || Origin::decode(bytes).is_ok());
+                queued += usize::from(arrival.is_ok());
             }
             2 => {
-                if let Some(taken) = node.take() {
-                    held -= 1;
-                    assert!(taken.message.get(taken.range).is_some());
+                if let Some(dequeued) = node.take() {
+                    queued -= 1;
+                    assert!(dequeued.message.get(dequeued.range).is_some());
                 }
             }
             _ => match node.route(peer, now) {
@@ -70,8 +70,8 @@ pub(crate) fn run(input: &[u8]) {
                 None => assert!(node.local(peer).is_none()),
             },
         }
-        assert!(held <= DEPTH.into() && node.peers() <= 256);
-        assert_eq!(node.readiness().readable, held > 0);
+        assert!(queued <= DEPTH.into() && node.peers() <= 256);
+        assert_eq!(node.readiness().readable, queued > 0);
         assert!(max_len_by_udp(peer.ip()) < SLOT && max_len_by_path(peer.ip(), len.into()) < 256);
     }
 }

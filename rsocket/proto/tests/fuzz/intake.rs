@@ -142,10 +142,10 @@ impl Host {
     /// Handles a message of the peer.
     fn message(&mut self, word: u32) {
         let was = self.stream.failure();
-        let taken = self
+        let handled = self
             .stream
             .received(Message::decode(word), &mut self.exposed);
-        if taken.is_err() {
+        if handled.is_err() {
             // A violation after an orderly end does not change the outcome.
             assert!(!self.stream.is_connected());
         }
@@ -154,25 +154,25 @@ impl Host {
         }
     }
 
-    /// Sends a part of `wanted` bytes.
-    fn send(&mut self, wanted: usize) {
+    /// Sends a part of `len_limit` bytes.
+    fn send(&mut self, len_limit: usize) {
         if self.stream.is_writable()
             && !self.stream.has_unadvertised_mapping()
-            && let Some(outgoing) = self.stream.send(&mut self.burst, wanted.max(1))
+            && let Some(outgoing) = self.stream.send(&mut self.burst, len_limit.max(1))
         {
             let len = match outgoing.payload {
                 Payload::Data(len, _) => len,
                 _ => 0,
             };
-            assert!(len > 0 && len as usize <= wanted.max(1));
+            assert!(len > 0 && len as usize <= len_limit.max(1));
             self.post(outgoing);
         }
     }
 
-    /// Reads `wanted` bytes, or all if there are fewer.
-    fn read(&mut self, wanted: usize) {
+    /// Reads `len_limit` bytes, or all if there are fewer.
+    fn read(&mut self, requested: usize) {
         let mut len = 0;
-        for piece in self.stream.next_bytes(wanted) {
+        for piece in self.stream.next_bytes(requested) {
             let size = if piece.is_old {
                 self.old_recv_buffer
             } else {
@@ -181,7 +181,7 @@ impl Host {
             assert!(piece.range.end <= size);
             len += piece.range.len();
         }
-        assert_eq!(len, wanted.min(self.stream.unread() as usize));
+        assert_eq!(len, requested.min(self.stream.unread() as usize));
         self.stream.consume(len);
     }
 
@@ -189,8 +189,8 @@ impl Host {
         match name {
             b'w' => {
                 let at = usize::from(bytes[0]) % self.exposed.0.len();
-                let room = self.exposed.0.len() - at;
-                let len = room.min(16);
+                let available = self.exposed.0.len() - at;
+                let len = available.min(16);
                 self.exposed.0[at..at + len].copy_from_slice(&bytes[1..=len]);
             }
             b'm' => self.message(u32::from_be_bytes(bytes.try_into().unwrap())),
@@ -224,8 +224,8 @@ impl Host {
             }
             b'p' => {
                 let offset = u64::from_be_bytes(bytes[2..].try_into().unwrap());
-                let wanted = pair(bytes).max(1);
-                let placed = self.stream.send_to(&mut self.burst, wanted, offset);
+                let len = pair(bytes).max(1);
+                let placed = self.stream.send_to(&mut self.burst, len, offset);
                 if let Placement::Post(outgoing) = placed {
                     self.post(outgoing);
                 }
@@ -240,14 +240,14 @@ impl Host {
     }
 
     fn grow(&mut self, sends: bool, receives: bool) {
-        match self.stream.wanted_send_buffer() {
+        match self.stream.larger_send_buffer() {
             Some(size) if sends => {
                 self.send_buffer = size;
                 self.stream.send_from_new();
             }
             _ => self.stream.keep_sending(),
         }
-        match self.stream.wanted_receive_buffer() {
+        match self.stream.larger_receive_buffer() {
             Some(size) if receives => {
                 self.old_recv_buffer = std::mem::replace(&mut self.recv_buffer, size);
                 self.stream.receive_into(0x4000_0000, 0xb1);
@@ -257,13 +257,13 @@ impl Host {
     }
 
     fn post(&mut self, outgoing: Outgoing) {
-        let place = match &outgoing.payload {
+        let source = match &outgoing.payload {
             Payload::Nothing => None,
-            Payload::Data(_, place) | Payload::Target(_, place) | Payload::Mapping(_, place) => {
-                Some(place)
+            Payload::Data(_, source) | Payload::Target(_, source) | Payload::Mapping(_, source) => {
+                Some(source)
             }
         };
-        match place {
+        match source {
             Some(PayloadSource::Buffer(first, second)) => {
                 assert!(first.end <= self.send_buffer && second.end <= self.send_buffer);
             }
@@ -271,7 +271,7 @@ impl Host {
             Some(PayloadSource::Inline) | None => {}
         }
         let separate = self.stream.settings().framing == Framing::Separate;
-        if separate && place.is_some() && outgoing.message.is_some() {
+        if separate && source.is_some() && outgoing.message.is_some() {
             self.posted.push(outgoing.trailer());
         }
         self.posted.push(outgoing.tag);

@@ -325,9 +325,9 @@ impl Run {
             self.wire.push(Packet::Udp { from, to, bytes });
         } else {
             let to = self.hosts[host].qp_num;
-            let mut whole = vec![0; GRH];
-            whole.extend(bytes);
-            self.wire.push(Packet::Direct { to, bytes: whole });
+            let mut packet = vec![0; GRH];
+            packet.extend(bytes);
+            self.wire.push(Packet::Direct { to, bytes: packet });
         }
     }
 

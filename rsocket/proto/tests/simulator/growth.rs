@@ -41,7 +41,7 @@ fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
     let mut side = facing(settings, peer);
     updates(&mut side);
     for time in 0..times {
-        assert_eq!(side.stream.wanted_receive_buffer(), None, "{time}");
+        assert_eq!(side.stream.larger_receive_buffer(), None, "{time}");
         fill_and_read(&mut side);
         if time + 1 < times {
             updates(&mut side);
@@ -53,9 +53,9 @@ fn count_stall(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 #[test]
 fn receive_buffer_with_stalled_peer_grows() {
     let mut side = count_stall(in_use(), &peer_of_eight(), 8);
-    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
+    assert_eq!(side.stream.larger_receive_buffer(), Some(LARGER));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    assert_eq!(side.stream.larger_receive_buffer(), None);
     assert!(!side.stream.uses_old_buffer());
     assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES);
     // A message continues across adjacent targets, but not beyond the end of the buffer.
@@ -75,7 +75,7 @@ fn half_granted() -> Side {
     side.stream.consume(70_000);
     assert_eq!(parts(&mut side, BUFFER), [(0, 65_536)]);
     side.stream.consume(usize::MAX);
-    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
+    assert_eq!(side.stream.larger_receive_buffer(), Some(LARGER));
     side
 }
 
@@ -84,7 +84,7 @@ fn half_granted() -> Side {
 fn granted_room_is_used_before_the_grown_buffer() {
     let mut side = half_granted();
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
-    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    assert_eq!(side.stream.larger_receive_buffer(), None);
     // The granted room may cover four entries of the peer's table of eight, and half of the new buffer the
     // others.
     assert_eq!(parts(&mut side, ELSEWHERE), LARGER_HALVES[..1]);
@@ -137,21 +137,21 @@ fn old_receive_buffer_with_granted_room_stays_registered() {
 fn receive_buffer_without_memory_asks_again_after_as_many_stalls() {
     let mut side = half_granted();
     side.stream.keep_receiving();
-    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    assert_eq!(side.stream.larger_receive_buffer(), None);
     assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
     for _ in 0..8 {
-        assert_eq!(side.stream.wanted_receive_buffer(), None);
+        assert_eq!(side.stream.larger_receive_buffer(), None);
         fill_and_read(&mut side);
         assert_eq!(parts(&mut side, BUFFER).len(), 2);
     }
-    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
+    assert_eq!(side.stream.larger_receive_buffer(), Some(LARGER));
 }
 
 #[test]
 fn receive_buffer_after_shutdown_of_peer_does_not_grow() {
     let mut side = half_granted();
     receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
-    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    assert_eq!(side.stream.larger_receive_buffer(), None);
 }
 
 #[test]
@@ -169,24 +169,24 @@ fn receive_buffer_with_slow_reader_does_not_grow() {
         side.stream.consume(BUFFER_SIZE as usize / 2);
         updates(&mut side);
         receive(&mut side, Message::Data(BUFFER_SIZE / 2)).unwrap();
-        assert_eq!(side.stream.wanted_receive_buffer(), None);
+        assert_eq!(side.stream.larger_receive_buffer(), None);
     }
 }
 
 /// A maximum size that is not the first one doubled.
 #[test]
 fn receive_buffer_grows_by_doubling() {
-    let settings = |most| Settings {
-        recv_buffer_max: most,
+    let settings = |max| Settings {
+        recv_buffer_max: max,
         ..in_use()
     };
-    for (most, expected) in [
+    for (max, expected) in [
         (2 * BUFFER_SIZE - 1, None),
         (4 * BUFFER_SIZE - 1, Some(2 * BUFFER_SIZE)),
         (1 << 30, Some(1 << 30)),
     ] {
-        let side = count_stall(settings(most), &peer_of_eight(), 8);
-        assert_eq!(side.stream.wanted_receive_buffer(), expected, "{most}");
+        let side = count_stall(settings(max), &peer_of_eight(), 8);
+        assert_eq!(side.stream.larger_receive_buffer(), expected, "{max}");
     }
 }
 
@@ -197,9 +197,9 @@ fn idle_receive_buffer_grows_when_the_peer_runs_out_of_room() {
     let half = 16 << 10;
     assert_eq!(parts(&mut side, BUFFER), [], "all has been advertised");
     receive(&mut side, Message::Data(2 * half - 1)).unwrap();
-    assert_eq!(side.stream.wanted_receive_buffer(), None);
+    assert_eq!(side.stream.larger_receive_buffer(), None);
     receive(&mut side, Message::Data(1)).unwrap();
-    assert_eq!(side.stream.wanted_receive_buffer(), Some(BUFFER_SIZE));
+    assert_eq!(side.stream.larger_receive_buffer(), Some(BUFFER_SIZE));
     side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     let halves = [0, BUFFER_SIZE / 2].map(|at| (at.into(), BUFFER_SIZE / 2));
     assert_eq!(parts(&mut side, ELSEWHERE), halves);
@@ -207,11 +207,11 @@ fn idle_receive_buffer_grows_when_the_peer_runs_out_of_room() {
     assert!(side.stream.uses_old_buffer());
     side.stream.consume(1);
     for _ in 0..8 {
-        assert_eq!(side.stream.wanted_receive_buffer(), None);
+        assert_eq!(side.stream.larger_receive_buffer(), None);
         fill_and_read(&mut side);
         updates(&mut side);
     }
-    assert_eq!(side.stream.wanted_receive_buffer(), Some(LARGER));
+    assert_eq!(side.stream.larger_receive_buffer(), Some(LARGER));
 }
 
 /// Sends until no room is left.
@@ -237,13 +237,13 @@ fn send_buffer_full_while_the_peer_has_room_grows() {
     for _ in 0..7 {
         // A repeated attempt is not a new stall.
         assert!(send_all(&mut side).is_empty());
-        assert_eq!(side.stream.wanted_send_buffer(), None);
+        assert_eq!(side.stream.larger_send_buffer(), None);
         side.stream.sent(in_flight.remove(0).tag, true);
         in_flight.extend(send_all(&mut side));
     }
-    assert_eq!(side.stream.wanted_send_buffer(), Some(LARGER));
+    assert_eq!(side.stream.larger_send_buffer(), Some(LARGER));
     side.stream.send_from_new();
-    assert_eq!(side.stream.wanted_send_buffer(), None);
+    assert_eq!(side.stream.larger_send_buffer(), None);
     let new = send_all(&mut side);
     assert_eq!(begin(&new[0]), Some(0));
     let sum = |sent: &[Outgoing]| -> u32 {
@@ -269,11 +269,11 @@ fn idle_send_buffer_grows_when_full() {
     peer.first.len = 1 << 30;
     let mut side = facing(Settings::default(), &peer);
     send_all(&mut side);
-    assert_eq!(side.stream.wanted_send_buffer(), Some(BUFFER_SIZE));
+    assert_eq!(side.stream.larger_send_buffer(), Some(BUFFER_SIZE));
     side.stream.keep_sending();
     assert!(send_all(&mut side).is_empty());
     assert_eq!(
-        side.stream.wanted_send_buffer(),
+        side.stream.larger_send_buffer(),
         None,
         "no completion since"
     );
@@ -286,16 +286,16 @@ fn send_buffer_full_while_waiting_for_the_peer_does_not_grow() {
             for outgoing in send_all(side) {
                 side.stream.sent(outgoing.tag, true);
             }
-            assert_eq!(side.stream.wanted_send_buffer(), None);
+            assert_eq!(side.stream.larger_send_buffer(), None);
         }
     };
     // Waits for the peer's room.
     waits(&mut facing(in_use(), &peer()));
     // Waits for the peer's credits.
-    let mut few = peer();
-    few.credits = 1;
-    waits(&mut facing(in_use(), &few));
-    let decoded = ConnectData::decode(&few.encode()).unwrap();
+    let mut one_credit = peer();
+    one_credit.credits = 1;
+    waits(&mut facing(in_use(), &one_credit));
+    let decoded = ConnectData::decode(&one_credit.encode()).unwrap();
     assert_eq!((decoded.credits, decoded.order), (1, ByteOrder::Little));
 }
 
@@ -446,8 +446,8 @@ fn write_of_half_the_buffer_always_fits() {
         }
         for _ in 0..40 {
             let from = rng.usize(0..2);
-            let wanted = [rng.usize(1..=HALF), HALF, 4 * HALF];
-            exchange.write(from, *rng.choice(&wanted).unwrap());
+            let sizes = [rng.usize(1..=HALF), HALF, 4 * HALF];
+            exchange.write(from, *rng.choice(&sizes).unwrap());
             while exchange.unread(1 - from) > 0 {
                 exchange.read(1 - from, 1 << rng.u32(8..20));
             }

@@ -234,14 +234,14 @@ fn target_entry_has_the_byte_order_of_the_peer() {
 #[expect(clippy::panic, reason = "a test fails by panicking")]
 fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
     let mut burst = Burst::default();
-    let mut left = len;
+    let mut remaining = len;
     let mut chunks = vec![];
-    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+    while let Some(outgoing) = side.stream.send(&mut burst, remaining) {
         let Tag::Data(len) = outgoing.tag else {
             panic!("{outgoing:?}")
         };
         side.stream.sent(outgoing.tag, true);
-        left -= len as usize;
+        remaining -= len as usize;
         chunks.push(len);
     }
     chunks
@@ -449,17 +449,17 @@ fn targets_are_read_from_the_table_after_use() {
     write(&mut side.exposed, 1, 0x1000);
     receive(&mut side, Message::Credit(1000)).unwrap();
     let mut to = vec![];
-    let mut left = (2 << 20) + 1;
+    let mut remaining = (2 << 20) + 1;
     let mut burst = Burst::default();
-    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+    while let Some(outgoing) = side.stream.send(&mut burst, remaining) {
         let Payload::Data(len, _) = outgoing.payload else {
             panic!("{outgoing:?}")
         };
         side.stream.sent(outgoing.tag, true);
-        left -= len as usize;
+        remaining -= len as usize;
         to.push(outgoing.addr);
     }
-    assert_eq!(left, 1, "both are used up");
+    assert_eq!(remaining, 1, "both are used up");
     assert_eq!(to.first(), Some(&PEER_BUFFER));
     assert!(to.contains(&0x1000));
 }
@@ -469,15 +469,15 @@ fn targets_are_read_from_the_table_after_use() {
 fn target_partly_written_is_not_used() {
     let mut side = facing(in_use(), &peer());
     let mut burst = Burst::default();
-    let mut left = (2 << 20) + 1;
+    let mut remaining = (2 << 20) + 1;
     let mut use_up = |side: &mut Side| {
-        while let Some(outgoing) = side.stream.send(&mut burst, left) {
+        while let Some(outgoing) = side.stream.send(&mut burst, remaining) {
             if let Payload::Data(len, _) = outgoing.payload {
-                left -= len as usize;
+                remaining -= len as usize;
             }
             side.stream.sent(outgoing.tag, true);
         }
-        left
+        remaining
     };
     assert_eq!(use_up(&mut side), (1 << 20) + 1);
     let target = Target {
@@ -485,14 +485,18 @@ fn target_partly_written_is_not_used() {
         rkey: 5,
         len: 1 << 20,
     };
-    let whole = target.encode(ByteOrder::Little);
-    for there in 0..Target::SIZE {
+    let encoded = target.encode(ByteOrder::Little);
+    for written in 0..Target::SIZE {
         side.exposed.table[16..32].fill(0);
-        side.exposed.table[16..16 + there].copy_from_slice(&whole[..there]);
+        side.exposed.table[16..16 + written].copy_from_slice(&encoded[..written]);
         let before = side.exposed.table.clone();
         receive(&mut side, Message::Credit(1000)).unwrap();
-        if whole[there..].iter().any(|&byte| byte != 0) {
-            assert_eq!(use_up(&mut side), (1 << 20) + 1, "{there} bytes are there");
+        if encoded[written..].iter().any(|&byte| byte != 0) {
+            assert_eq!(
+                use_up(&mut side),
+                (1 << 20) + 1,
+                "{written} bytes are written"
+            );
             assert_eq!(side.exposed.table, before, "nothing is undone");
         }
     }
@@ -580,7 +584,7 @@ fn empty_write_to_a_mapping_posts_nothing() {
     let at = side.exposed.table.len() - Mapping::SIZE;
     side.exposed.table[at..].copy_from_slice(&mapping.encode(ByteOrder::Little));
     receive(&mut side, Message::Iomap(0)).unwrap();
-    let mut write = |left| side.stream.send_to(&mut Burst::default(), left, 1010);
+    let mut write = |remaining| side.stream.send_to(&mut Burst::default(), remaining, 1010);
     assert_eq!(write(0), Placement::Wait);
     let Placement::Post(posted) = write(200) else {
         unreachable!("it is mapped")

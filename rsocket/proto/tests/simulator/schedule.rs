@@ -175,7 +175,7 @@ impl Run {
                 let count = self.rng.usize(1..8);
                 self.wire.sides[i].poll(count);
             }
-            _ => self.place(i),
+            _ => self.write_direct(i),
         }
         self.notice_loss(i);
     }
@@ -236,15 +236,15 @@ impl Run {
 
     fn write(&mut self, i: usize) {
         let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
-        let left = program.to_send - program.sent;
-        if left == 0 {
+        let remaining = program.to_send - program.sent;
+        if remaining == 0 {
             side.stream.shut_down(Direction::Write);
             side.pump();
             return;
         }
-        let most = left.min(1 << self.rng.u32(0..18));
-        let wanted = self.rng.usize(1..=most);
-        let bytes: Vec<u8> = pattern(i, program.sent).take(wanted).collect();
+        let max = remaining.min(1 << self.rng.u32(0..18));
+        let len = self.rng.usize(1..=max);
+        let bytes: Vec<u8> = pattern(i, program.sent).take(len).collect();
         let mut burst = Burst::default();
         let mut done = 0;
         while let Some(outgoing) = side.stream.advertise_mapping() {
@@ -253,7 +253,7 @@ impl Run {
         if side.stream.has_unadvertised_mapping() {
             return;
         }
-        while let Some(outgoing) = side.send(&mut burst, wanted - done) {
+        while let Some(outgoing) = side.send(&mut burst, len - done) {
             done += side.post(outgoing, &bytes[done..]);
         }
         program.sent += done;
@@ -261,8 +261,8 @@ impl Run {
 
     fn read(&mut self, i: usize) {
         let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
-        let most = 1 << self.rng.u32(0..18);
-        let bytes = side.read(self.rng.usize(1..=most));
+        let max = 1 << self.rng.u32(0..18);
+        let bytes = side.read(self.rng.usize(1..=max));
         let right = pattern(1 - i, program.received).take(bytes.len());
         if self.trouble != Trouble::Hostile {
             assert!(
@@ -279,7 +279,7 @@ impl Run {
     }
 
     /// Maps memory once, or writes into the other side's mapping.
-    fn place(&mut self, i: usize) {
+    fn write_direct(&mut self, i: usize) {
         let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
         if !program.mapped && self.rng.bool() {
             let mapping = Mapping {
@@ -295,8 +295,11 @@ impl Run {
         let mut burst = Burst::default();
         let mut done = 0;
         while done < bytes.len() {
-            let left = bytes.len() - done;
-            match side.stream.send_to(&mut burst, left, 1000 + done as u64) {
+            let remaining = bytes.len() - done;
+            match side
+                .stream
+                .send_to(&mut burst, remaining, 1000 + done as u64)
+            {
                 Placement::Post(outgoing) => done += side.post(outgoing, &bytes[done..]),
                 Placement::Wait | Placement::Unmapped => break,
             }
@@ -338,9 +341,9 @@ impl Run {
         for i in 0..2 {
             let side = &mut self.wire.sides[i];
             if self.trouble == Trouble::None {
-                let there = &side.exposed.mapped[..self.programs[1 - i].placed];
-                let right: Vec<u8> = pattern(1 - i, 0).take(there.len()).collect();
-                assert!(there == right, "placed bytes arrive");
+                let mapped = &side.exposed.mapped[..self.programs[1 - i].placed];
+                let expected: Vec<u8> = pattern(1 - i, 0).take(mapped.len()).collect();
+                assert!(mapped == expected, "placed bytes arrive");
                 assert!(!side.stream.is_connected());
             }
             if let Some(failure) = side.stream.failure() {

@@ -65,7 +65,7 @@ pub(crate) struct Exposed {
 
 impl Exposed {
     /// Returns address and key of the receive buffer.
-    fn place(&self) -> (u64, u32) {
+    fn buffer(&self) -> (u64, u32) {
         let addr = BUFFER + NEXT_BUFFER * u64::from(self.grown);
         (addr, BUFFER_KEY + self.grown)
     }
@@ -158,19 +158,19 @@ impl Side {
     /// Posts a request with the caller's bytes `user`. Returns the number of bytes taken.
     pub(crate) fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> usize {
         let trailer = outgoing.trailer();
-        let (bytes, place, taken) = match outgoing.payload {
+        let (bytes, source, consumed) = match outgoing.payload {
             Payload::Nothing => (vec![], None, 0),
-            Payload::Data(len, place) => {
+            Payload::Data(len, source) => {
                 let bytes = user[..len as usize].to_vec();
-                (bytes, Some(place), len as usize)
+                (bytes, Some(source), len as usize)
             }
-            Payload::Target(entry, place) => (entry.to_vec(), Some(place), 0),
-            Payload::Mapping(entry, place) => (entry.to_vec(), Some(place), 0),
+            Payload::Target(entry, source) => (entry.to_vec(), Some(source), 0),
+            Payload::Mapping(entry, source) => (entry.to_vec(), Some(source), 0),
         };
-        let write = place.map(|place| Write {
+        let write = source.map(|source| Write {
             addr: outgoing.addr,
             rkey: outgoing.rkey,
-            from: self.place(bytes, place),
+            from: self.buffer_payload(bytes, source),
         });
         match (self.settings.framing, write, outgoing.message) {
             (Framing::Separate, Some(write), Some(message)) => {
@@ -185,7 +185,7 @@ impl Side {
             "{posted} requests in a send queue of {}",
             self.settings.send_depth
         );
-        taken
+        consumed
     }
 
     fn sends_to_poll(&self) -> usize {
@@ -193,8 +193,8 @@ impl Side {
         self.completions.iter().filter(sent).count()
     }
 
-    fn place(&mut self, bytes: Vec<u8>, place: PayloadSource) -> From {
-        match place {
+    fn buffer_payload(&mut self, bytes: Vec<u8>, source: PayloadSource) -> From {
+        match source {
             PayloadSource::Inline => {
                 assert!(bytes.len() <= self.settings.inline as usize);
                 From::Itself(bytes)
@@ -258,13 +258,13 @@ impl Side {
 
     /// Grows the receive buffer on the stream's request, given memory.
     fn grow_receive(&mut self) {
-        if let Some(size) = self.stream.wanted_receive_buffer() {
+        if let Some(size) = self.stream.larger_receive_buffer() {
             if self.has_memory {
                 self.exposed.grown += 1;
                 let buffer = vec![0; size as usize];
                 let old = std::mem::replace(&mut self.exposed.buffer, buffer);
                 assert!(self.exposed.old.replace(old).is_none(), "two are old");
-                let (addr, rkey) = self.exposed.place();
+                let (addr, rkey) = self.exposed.buffer();
                 self.stream.receive_into(addr, rkey);
             } else {
                 self.stream.keep_receiving();
@@ -276,18 +276,18 @@ impl Side {
     }
 
     /// Returns the next request of a write, and grows the send buffer on the stream's request, given memory.
-    pub(crate) fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
-        if let Some(outgoing) = self.stream.send(burst, left) {
+    pub(crate) fn send(&mut self, burst: &mut Burst, remaining: usize) -> Option<Outgoing> {
+        if let Some(outgoing) = self.stream.send(burst, remaining) {
             return Some(outgoing);
         }
-        let size = self.stream.wanted_send_buffer()?;
+        let size = self.stream.larger_send_buffer()?;
         if !self.has_memory {
             self.stream.keep_sending();
             return None;
         }
         self.send_buffers.push(vec![0; size as usize]);
         self.stream.send_from_new();
-        self.stream.send(burst, left)
+        self.stream.send(burst, remaining)
     }
 
     pub(crate) fn pump(&mut self) {
@@ -299,7 +299,7 @@ impl Side {
 
     /// Performs a write of the peer's device. Returns false if the memory is not writable.
     pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8]) -> bool {
-        let (buffer, buffer_key) = self.exposed.place();
+        let (buffer, buffer_key) = self.exposed.buffer();
         let (base, memory) = match (rkey, &mut self.exposed.old) {
             (TABLE_KEY, _) => (TABLE, &mut self.exposed.table),
             (MAPPED_KEY, _) => (MAPPED, &mut self.exposed.mapped),
@@ -313,7 +313,7 @@ impl Side {
         else {
             return false;
         };
-        let Some(place) = memory
+        let Some(target) = memory
             .get_mut(at..)
             .and_then(|rest| rest.get_mut(..bytes.len()))
         else {
@@ -321,12 +321,12 @@ impl Side {
         };
         if self.trusts && rkey == TABLE_KEY && at < TARGETS as usize * Target::SIZE {
             assert_eq!(
-                place[12..16],
+                target[12..16],
                 [0; 4],
                 "a target is overwritten that is in use"
             );
         }
-        place.copy_from_slice(bytes);
+        target.copy_from_slice(bytes);
         true
     }
 

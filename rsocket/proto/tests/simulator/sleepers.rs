@@ -185,18 +185,18 @@ impl Sleepers {
     /// Writes; returns whether there was progress.
     fn write(&mut self, i: usize, t: usize) -> bool {
         let (side, host) = (&mut self.wire.sides[i], &mut self.hosts[i]);
-        let left = host.to_send - host.sent;
-        if left == 0 {
+        let remaining = host.to_send - host.sent;
+        if remaining == 0 {
             side.stream.shut_down(Direction::Write);
             side.pump();
             host.threads[t].done = true;
             return true;
         }
-        let wanted = self.rng.usize(1..=left.min(1 << 17));
-        let bytes: Vec<u8> = pattern(i, host.sent).take(wanted).collect();
+        let len = self.rng.usize(1..=remaining.min(1 << 17));
+        let bytes: Vec<u8> = pattern(i, host.sent).take(len).collect();
         let mut burst = Burst::default();
         let mut done = 0;
-        while let Some(outgoing) = side.send(&mut burst, wanted - done) {
+        while let Some(outgoing) = side.send(&mut burst, len - done) {
             done += side.post(outgoing, &bytes[done..]);
         }
         host.sent += done;
