@@ -76,7 +76,7 @@ pub(crate) enum Decision<K> {
 #[derive(Debug)]
 pub(crate) struct Admission<K> {
     /// By the serial numbers of their requests.
-    half_open: BTreeMap<u64, HalfOpen<K>>,
+    half_open: BTreeMap<u64, HalfOpenEntry<K>>,
     serials: HashMap<K, u64>,
     next_serial: u64,
     /// Serial numbers by address.
@@ -88,7 +88,7 @@ pub(crate) struct Admission<K> {
 }
 
 #[derive(Debug)]
-struct HalfOpen<K> {
+struct HalfOpenEntry<K> {
     key: K,
     addr: IpAddr,
     since: Instant,
@@ -169,7 +169,7 @@ impl<K: Copy + Eq + Hash> Admission<K> {
     pub(crate) fn begin(&mut self, key: K, addr: IpAddr, now: Instant) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let half_open = HalfOpen {
+        let half_open = HalfOpenEntry {
             key,
             addr,
             since: now,
@@ -216,20 +216,20 @@ impl<K: Copy + Eq + Hash> Admission<K> {
 }
 
 /// Maximum number of requests that a listener holds back. Each uses a kernel identifier and no device memory.
-const MAX_HELD: usize = 128;
+const MAX_DEFERRED: usize = 128;
 
-/// Maximum age of a held request. The peer's connection manager gives up after about a minute.
-const HELD_FOR: Duration = Duration::from_secs(90);
+/// Maximum age of a deferred request. The peer's connection manager gives up after about a minute.
+const DEFER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A request without an entry of the backlog.
 #[derive(Debug)]
-pub(crate) struct HeldRequest<R> {
+pub(crate) struct DeferredRequest<R> {
     pub(crate) addr: IpAddr,
     since: Instant,
     pub(crate) request: R,
 }
 
-impl<R> HeldRequest<R> {
+impl<R> DeferredRequest<R> {
     pub(crate) fn new(addr: IpAddr, now: Instant, request: R) -> Self {
         Self {
             addr,
@@ -241,13 +241,13 @@ impl<R> HeldRequest<R> {
 
 /// Requests waiting for an entry of the backlog, like those beyond the backlog of a TCP listener.
 #[derive(Debug)]
-pub(crate) struct Held<R> {
+pub(crate) struct DeferredRequests<R> {
     /// In order of arrival.
-    requests: Vec<HeldRequest<R>>,
+    requests: Vec<DeferredRequest<R>>,
     counts: HashMap<IpAddr, usize>,
 }
 
-impl<R> Default for Held<R> {
+impl<R> Default for DeferredRequests<R> {
     fn default() -> Self {
         Self {
             requests: Vec::new(),
@@ -256,36 +256,36 @@ impl<R> Default for Held<R> {
     }
 }
 
-impl<R> Held<R> {
+impl<R> DeferredRequests<R> {
     /// Holds a request back. When full, returns the request to refuse: the youngest of the address with the
     /// most, or the new one.
-    pub(crate) fn hold(&mut self, addr: IpAddr, now: Instant, request: R) -> Option<R> {
+    pub(crate) fn defer(&mut self, addr: IpAddr, now: Instant, request: R) -> Option<R> {
         let mut refused = None;
-        if self.requests.len() >= MAX_HELD {
+        if self.requests.len() >= MAX_DEFERRED {
             let largest = self.counts.values().copied().max().unwrap_or(0);
             if largest <= self.count(addr) + 1 {
                 return Some(request);
             }
-            let is_of_largest = |entry: &HeldRequest<R>| self.count(entry.addr) == largest;
+            let is_of_largest = |entry: &DeferredRequest<R>| self.count(entry.addr) == largest;
             let youngest = self.requests.iter().rposition(is_of_largest);
             refused = youngest.map(|index| self.remove_at(index).request);
         }
-        let request = HeldRequest::new(addr, now, request);
+        let request = DeferredRequest::new(addr, now, request);
         self.insert(self.requests.len(), request);
         refused
     }
 
     /// Holds a request back again that could not be served, before all others.
-    pub(crate) fn put_back(&mut self, held: HeldRequest<R>) {
-        self.insert(0, held);
+    pub(crate) fn put_back(&mut self, request: DeferredRequest<R>) {
+        self.insert(0, request);
     }
 
-    fn insert(&mut self, index: usize, held: HeldRequest<R>) {
-        *self.counts.entry(held.addr).or_default() += 1;
-        self.requests.insert(index, held);
+    fn insert(&mut self, index: usize, request: DeferredRequest<R>) {
+        *self.counts.entry(request.addr).or_default() += 1;
+        self.requests.insert(index, request);
     }
 
-    fn remove_at(&mut self, index: usize) -> HeldRequest<R> {
+    fn remove_at(&mut self, index: usize) -> DeferredRequest<R> {
         let removed = self.requests.remove(index);
         if let Some(count) = self.counts.get_mut(&removed.addr) {
             *count -= 1;
@@ -305,18 +305,18 @@ impl<R> Held<R> {
         &mut self,
         load: impl Fn(IpAddr) -> usize,
         can_be_served: impl Fn(IpAddr) -> bool,
-    ) -> Option<HeldRequest<R>> {
+    ) -> Option<DeferredRequest<R>> {
         let servable = self.requests.iter().enumerate();
-        let servable = servable.filter(|(_, held)| can_be_served(held.addr));
-        let (index, _) = servable.min_by_key(|(index, held)| (load(held.addr), *index))?;
+        let servable = servable.filter(|(_, request)| can_be_served(request.addr));
+        let (index, _) = servable.min_by_key(|(index, request)| (load(request.addr), *index))?;
         Some(self.remove_at(index))
     }
 
-    /// Takes the requests held for at least `HELD_FOR`.
+    /// Takes the requests held for at least `DEFER_TIMEOUT`.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<R> {
         let mut expired = Vec::new();
         while let Some(request) =
-            self.remove(|held| now.saturating_duration_since(held.since) >= HELD_FOR)
+            self.remove(|request| now.saturating_duration_since(request.since) >= DEFER_TIMEOUT)
         {
             expired.push(request);
         }
@@ -324,14 +324,14 @@ impl<R> Held<R> {
     }
 
     /// Takes the first request for which `is_meant` holds.
-    pub(crate) fn remove(&mut self, is_meant: impl Fn(&HeldRequest<R>) -> bool) -> Option<R> {
+    pub(crate) fn remove(&mut self, is_meant: impl Fn(&DeferredRequest<R>) -> bool) -> Option<R> {
         let found = self.requests.iter().position(is_meant)?;
         Some(self.remove_at(found).request)
     }
 
-    /// Iterates over all held requests in order of arrival.
+    /// Iterates over all deferred requests in order of arrival.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
-        self.requests.iter().map(|held| &held.request)
+        self.requests.iter().map(|entry| &entry.request)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -445,12 +445,12 @@ mod tests {
         assert_eq!(decide(16, limits(16)), Decision::Reject);
         assert_eq!(decide(17, limits(17)), Decision::ServeInsteadOf(0));
         // An address at its limit, with younger connections of 15 or 16 addresses after its first.
-        let own = |others: u8| {
-            let hosts = [200, 200, 200].into_iter().chain(1..=others);
+        let decide_at_limit = |count: u8| {
+            let hosts = [200, 200, 200].into_iter().chain(1..=count);
             with(hosts, now).decide(addr(200), now, 0, limits(100))
         };
-        assert_eq!(own(14), Decision::Reject);
-        assert_eq!(own(15), Decision::ServeInsteadOf(0));
+        assert_eq!(decide_at_limit(14), Decision::Reject);
+        assert_eq!(decide_at_limit(15), Decision::ServeInsteadOf(0));
     }
 
     /// With any number of connections not accepted.
@@ -467,49 +467,51 @@ mod tests {
     }
 
     #[test]
-    fn held_requests_are_served_by_load_and_age() {
+    fn deferred_requests_are_served_by_load_and_age() {
         let now = Instant::now();
-        let mut held = Held::default();
+        let mut deferred = DeferredRequests::default();
         for (request, host) in [1, 1, 2, 3].into_iter().enumerate() {
-            assert_eq!(held.hold(addr(host), now, request), None);
+            assert_eq!(deferred.defer(addr(host), now, request), None);
         }
         let load = |ip: IpAddr| usize::from(ip == addr(1));
         // The request of host 2 came before that of host 3; host 1 already has a connection.
-        let take = |held: &mut Held<_>, can_be_served: fn(IpAddr) -> bool| {
-            held.take(load, can_be_served).map(|held| held.request)
+        let take = |requests: &mut DeferredRequests<_>, can_be_served: fn(IpAddr) -> bool| {
+            requests
+                .take(load, can_be_served)
+                .map(|request| request.request)
         };
-        assert_eq!(take(&mut held, |_| true), Some(2));
-        assert_eq!(take(&mut held, |ip| ip == addr(1)), Some(0));
-        assert_eq!(take(&mut held, |_| false), None);
-        let third = |held: &HeldRequest<_>| held.request == 3;
-        assert_eq!(held.remove(third), Some(3));
-        assert_eq!(held.remove(third), None);
-        assert_eq!(held.iter().collect::<Vec<_>>(), [&1]);
-        assert!(!held.is_empty());
-        let late = now + HELD_FOR;
-        assert_eq!(held.expired(late - Duration::from_nanos(1)), [0; 0]);
-        assert_eq!(held.expired(late), [1]);
-        assert!(held.is_empty());
+        assert_eq!(take(&mut deferred, |_| true), Some(2));
+        assert_eq!(take(&mut deferred, |ip| ip == addr(1)), Some(0));
+        assert_eq!(take(&mut deferred, |_| false), None);
+        let third = |request: &DeferredRequest<_>| request.request == 3;
+        assert_eq!(deferred.remove(third), Some(3));
+        assert_eq!(deferred.remove(third), None);
+        assert_eq!(deferred.iter().collect::<Vec<_>>(), [&1]);
+        assert!(!deferred.is_empty());
+        let late = now + DEFER_TIMEOUT;
+        assert_eq!(deferred.expired(late - Duration::from_nanos(1)), [0; 0]);
+        assert_eq!(deferred.expired(late), [1]);
+        assert!(deferred.is_empty());
     }
 
-    /// The number of held requests is bounded, and a flood from one address leaves room for others.
+    /// The number of deferred requests is bounded, and a flood from one address leaves room for others.
     #[test]
-    fn held_requests_are_bounded_and_shared_by_address() {
+    fn deferred_requests_are_bounded_and_shared_by_address() {
         let now = Instant::now();
-        let mut held = Held::default();
-        for request in 0..MAX_HELD {
-            assert_eq!(held.hold(addr(1), now, request), None);
+        let mut deferred = DeferredRequests::default();
+        for request in 0..MAX_DEFERRED {
+            assert_eq!(deferred.defer(addr(1), now, request), None);
         }
-        assert_eq!(held.hold(addr(1), now, 1000), Some(1000));
+        assert_eq!(deferred.defer(addr(1), now, 1000), Some(1000));
         // An honest host displaces the youngest request of the flood.
-        assert_eq!(held.hold(addr(2), now, 2000), Some(MAX_HELD - 1));
-        assert_eq!(held.iter().count(), MAX_HELD);
-        assert_eq!(held.count(addr(2)), 1);
+        assert_eq!(deferred.defer(addr(2), now, 2000), Some(MAX_DEFERRED - 1));
+        assert_eq!(deferred.iter().count(), MAX_DEFERRED);
+        assert_eq!(deferred.count(addr(2)), 1);
         // Displacement continues until both hosts hold equally many.
-        let refused = (0..MAX_HELD).map(|request| held.hold(addr(2), now, 3000 + request));
-        let own = refused.flatten().filter(|&refused| refused >= 3000).count();
-        assert!(own >= MAX_HELD / 2, "{own}");
-        assert!(held.count(addr(1)).abs_diff(held.count(addr(2))) <= 1);
+        let refused = (0..MAX_DEFERRED).map(|request| deferred.defer(addr(2), now, 3000 + request));
+        let refused_new = refused.flatten().filter(|&refused| refused >= 3000).count();
+        assert!(refused_new >= MAX_DEFERRED / 2, "{refused_new}");
+        assert!(deferred.count(addr(1)).abs_diff(deferred.count(addr(2))) <= 1);
     }
 
     #[test]
@@ -538,19 +540,22 @@ mod tests {
     }
 
     #[test]
-    fn request_held_again_keeps_its_age_and_precedence() {
+    fn request_deferred_again_keeps_its_age_and_precedence() {
         let now = Instant::now();
-        let mut held = Held::default();
+        let mut deferred = DeferredRequests::default();
         for request in [0, 1] {
-            assert_eq!(held.hold(addr(1), now, request), None);
+            assert_eq!(deferred.defer(addr(1), now, request), None);
         }
-        let later = now + HELD_FOR;
-        assert_eq!(held.hold(addr(1), later, 2), None);
-        let first = held.take(|_| 0, |_| true).unwrap();
+        let later = now + DEFER_TIMEOUT;
+        assert_eq!(deferred.defer(addr(1), later, 2), None);
+        let first = deferred.take(|_| 0, |_| true).unwrap();
         assert_eq!((first.addr, first.request), (addr(1), 0));
-        held.put_back(first);
-        assert_eq!(held.iter().collect::<Vec<_>>(), [&0, &1, &2]);
-        assert_eq!((held.expired(later), held.count(addr(1))), (vec![0, 1], 1));
+        deferred.put_back(first);
+        assert_eq!(deferred.iter().collect::<Vec<_>>(), [&0, &1, &2]);
+        assert_eq!(
+            (deferred.expired(later), deferred.count(addr(1))),
+            (vec![0, 1], 1)
+        );
     }
 
     /// Decisions of the orders kept against a search through all half-open connections.

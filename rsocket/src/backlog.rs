@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use verbs::{Context, Init, Rts, fd::NotifyFd, waiting::EventFd};
 
 use crate::{
-    admission::{Admission, Decision, Held, HeldRequest, Limits, max_backlog},
+    admission::{Admission, Decision, DeferredRequest, DeferredRequests, Limits, max_backlog},
     connection::{Connection, ConnectionAddrs},
     endpoint::{Endpoint, bring_up},
     engine::Engine,
@@ -113,7 +113,7 @@ pub(crate) struct Backlog {
 struct Queues {
     half_open: Admission<Key>,
     /// Requests waiting for an entry of the backlog.
-    held: Held<Request>,
+    deferred: DeferredRequests<Request>,
     /// Established connections, ready to be accepted.
     waiting: VecDeque<Arc<Connection>>,
     refusals: Refusals,
@@ -168,7 +168,7 @@ pub(crate) enum RequestOutcome {
     /// Accepted; the handshake is in progress.
     HalfOpen(Box<HalfOpen>),
     /// Held back.
-    Held,
+    Deferred,
 }
 
 impl Backlog {
@@ -209,15 +209,15 @@ impl Backlog {
         let now = Instant::now();
         let request = Request { request, peer };
         let (key, addr) = (request.key(), request.addr());
-        // Held requests come first; the engine serves them before sleeping.
+        // Deferred requests come first; the engine serves them before sleeping.
         if self.can_serve(addr, &options, now) {
-            return self.serve(engine, HeldRequest::new(addr, now, request), &options);
+            return self.serve(engine, DeferredRequest::new(addr, now, request), &options);
         }
         let mut queues = self.lock();
         let refused = if queues.closed.is_some() {
             Some(request)
         } else {
-            queues.held.hold(addr, now, request)
+            queues.deferred.defer(addr, now, request)
         };
         queues.refusals.rejected += u64::from(refused.is_some());
         drop(queues);
@@ -230,10 +230,10 @@ impl Backlog {
             }
             engine.abandon(other);
         }
-        Ok(RequestOutcome::Held)
+        Ok(RequestOutcome::Deferred)
     }
 
-    /// Whether a request can be served at once, with a free entry and without held requests before.
+    /// Whether a request can be served at once, with a free entry and without deferred requests before.
     fn can_serve(&self, addr: IpAddr, options: &Options, now: Instant) -> bool {
         let queues = self.lock();
         let limits = Limits::new(options.backlog, options.half_open_per_address);
@@ -241,24 +241,27 @@ impl Backlog {
             let waiting = queues.waiting.len();
             queues.half_open.decide(addr, now, waiting, limits)
         };
-        queues.closed.is_none() && queues.held.is_empty() && decide() == Decision::Serve
+        queues.closed.is_none() && queues.deferred.is_empty() && decide() == Decision::Serve
     }
 
-    /// Accepts the next servable held request, which may displace a half-open connection. Returns its key and the
+    /// Accepts the next servable deferred request, which may displace a half-open connection. Returns its key and the
     /// outcome; `None` without a servable request.
-    pub(crate) fn serve_held(&self, engine: &Engine) -> Option<(Key, io::Result<RequestOutcome>)> {
+    pub(crate) fn serve_deferred(
+        &self,
+        engine: &Engine,
+    ) -> Option<(Key, io::Result<RequestOutcome>)> {
         let options = self.options();
         let now = Instant::now();
         let limits = Limits::new(options.backlog, options.half_open_per_address);
         let mut queues = self.lock();
         let Queues {
             half_open,
-            held,
+            deferred,
             waiting,
             ..
         } = &mut *queues;
         let decide = |addr| half_open.decide(addr, now, waiting.len(), limits);
-        let request = held.take(
+        let request = deferred.take(
             |addr| half_open.count(addr),
             |addr| decide(addr) != Decision::Reject,
         )?;
@@ -304,21 +307,21 @@ impl Backlog {
         allocate()
     }
 
-    /// Drops the expired held requests. Returns their keys, and whether others remain.
-    pub(crate) fn expire_held(&self) -> (Vec<Key>, bool) {
+    /// Drops the expired deferred requests. Returns their keys, and whether others remain.
+    pub(crate) fn expire_deferred(&self) -> (Vec<Key>, bool) {
         let mut queues = self.lock();
-        let expired = queues.held.expired(Instant::now());
+        let expired = queues.deferred.expired(Instant::now());
         queues.refusals.timed_out += expired.len() as u64;
-        let others = !queues.held.is_empty();
+        let more_remain = !queues.deferred.is_empty();
         drop(queues);
         // Dropping the requests notifies their peers.
-        (expired.iter().map(Request::key).collect(), others)
+        (expired.iter().map(Request::key).collect(), more_remain)
     }
 
-    /// Drops a held request withdrawn by its peer.
+    /// Drops a deferred request withdrawn by its peer.
     pub(crate) fn withdrawn(&self, key: Key) {
-        let is_withdrawn = |held: &HeldRequest<Request>| held.request.key() == key;
-        let withdrawn = self.lock().held.remove(is_withdrawn);
+        let is_withdrawn = |entry: &DeferredRequest<Request>| entry.request.key() == key;
+        let withdrawn = self.lock().deferred.remove(is_withdrawn);
         drop(withdrawn);
     }
 
@@ -326,12 +329,12 @@ impl Backlog {
     fn serve(
         &self,
         engine: &Engine,
-        held: HeldRequest<Request>,
+        request: DeferredRequest<Request>,
         options: &Options,
     ) -> io::Result<RequestOutcome> {
-        let id = held.request.request.id();
+        let id = request.request.request.id();
         let settings = options.settings.half_open();
-        let allocated = self.allocate(engine, held.addr, || {
+        let allocated = self.allocate(engine, request.addr, || {
             let share = HalfOpenShare::take(&settings)?;
             let group = options.group.as_ref();
             let endpoint = Endpoint::new(id, engine.devices(), group, settings)?;
@@ -342,8 +345,8 @@ impl Backlog {
         match allocated {
             Err(err) if queues.closed.is_none() && is_exhausted(&err) => {
                 note!(warn, span, error = %err, "held back");
-                queues.held.put_back(held);
-                Ok(RequestOutcome::Held)
+                queues.deferred.put_back(request);
+                Ok(RequestOutcome::Deferred)
             }
             Err(err) => {
                 note!(warn, span, error = %err, "not accepted");
@@ -352,14 +355,16 @@ impl Backlog {
             }
             Ok((endpoint, share)) => {
                 let now = Instant::now();
-                queues.half_open.begin(held.request.key(), held.addr, now);
+                queues
+                    .half_open
+                    .begin(request.request.key(), request.addr, now);
                 drop(queues);
-                let mut begun = Begun(Some(self), held.request.key());
+                let mut begun = Begun(Some(self), request.request.key());
                 let is_reduced = settings != options.settings;
                 let deadline = now.checked_add(options.handshake_timeout);
-                let (addrs, peer) = (self.addrs(&held.request, span), held.request.peer);
+                let (addrs, peer) = (self.addrs(&request.request, span), request.request.peer);
                 note!(debug, addrs.span, "accepting");
-                let accepted = accept(held.request.request, endpoint).inspect_err(|_error| {
+                let accepted = accept(request.request.request, endpoint).inspect_err(|_error| {
                     note!(warn, addrs.span, error = %_error, "not accepted");
                 });
                 let endpoint = accepted?;
@@ -454,14 +459,14 @@ impl Backlog {
         self.event_fd.notify();
     }
 
-    /// Stops listening. Queued connections can still be accepted; held requests are dropped.
+    /// Stops listening. Queued connections can still be accepted; deferred requests are dropped.
     pub(crate) fn close(&self, engine: &Engine, cause: Closed) {
         let mut queues = self.lock();
         queues.closed = Some(cause);
-        let held = mem::take(&mut queues.held);
+        let deferred = mem::take(&mut queues.deferred);
         self.event_fd.notify();
         drop(queues);
-        for request in held.iter() {
+        for request in deferred.iter() {
             engine.abandon(request.key());
         }
     }
@@ -476,8 +481,8 @@ impl Backlog {
         };
         let ended = mem::replace(&mut *queues, ended);
         drop(queues);
-        let held = ended.held.iter().map(Request::key);
-        for key in ended.half_open.keys().into_iter().chain(held) {
+        let deferred_keys = ended.deferred.iter().map(Request::key);
+        for key in ended.half_open.keys().into_iter().chain(deferred_keys) {
             engine.abandon(key);
         }
     }
@@ -511,17 +516,17 @@ impl Backlog {
         *current = options.clone().backlog(backlog);
     }
 
-    /// Takes the next connection. The freed entry goes to a held request.
+    /// Takes the next connection. The freed entry goes to a deferred request.
     pub(crate) fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
         let mut queues = self.lock();
-        let taken = queues.waiting.pop_front();
+        let connection = queues.waiting.pop_front();
         if queues.waiting.is_empty() && queues.closed.is_none() {
             self.event_fd.drain();
         }
-        if taken.is_some() && !queues.held.is_empty() {
-            engine.wake_for_held();
+        if connection.is_some() && !queues.deferred.is_empty() {
+            engine.wake_for_deferred();
         }
-        taken
+        connection
     }
 }
 
@@ -556,9 +561,9 @@ mod tests {
             Backlog::new(options, None).unwrap().options().backlog
         };
         let sysctl = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
-        let most: u32 = sysctl.unwrap().trim().parse().unwrap();
-        assert_eq!(length(u32::MAX), most);
-        assert_eq!((length(1), length(most)), (1, most));
+        let max: u32 = sysctl.unwrap().trim().parse().unwrap();
+        assert_eq!(length(u32::MAX), max);
+        assert_eq!((length(1), length(max)), (1, max));
     }
 
     #[test]

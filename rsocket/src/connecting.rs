@@ -42,7 +42,7 @@ pub(crate) fn timed_out(timeout: Duration) -> io::Error {
 /// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Connecting {
-    state: Mutex<State>,
+    state: Mutex<ConnectingState>,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
     event_fd: Arc<EventFd>,
     plan: Plan,
@@ -65,7 +65,7 @@ struct Plan {
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectingState {
     /// In progress, after `timeouts` timed-out resolutions. The endpoint exists once the device is known.
     Open {
         timeouts: u32,
@@ -128,7 +128,7 @@ impl Connecting {
         note!(debug, span, "connecting");
         let key = id.key();
         let this = Arc::new(Self {
-            state: Mutex::new(State::Open {
+            state: Mutex::new(ConnectingState::Open {
                 timeouts: 0,
                 endpoint: None,
             }),
@@ -150,14 +150,14 @@ impl Connecting {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn timeout(&self) -> Duration {
         match &*self.lock() {
-            State::Open { timeouts, .. } => timeout_after(*timeouts),
-            State::Done(_) | State::Taken => INITIAL_TIMEOUT,
+            ConnectingState::Open { timeouts, .. } => timeout_after(*timeouts),
+            ConnectingState::Done(_) | ConnectingState::Taken => INITIAL_TIMEOUT,
         }
     }
 
@@ -170,7 +170,7 @@ impl Connecting {
     /// Whether to retry a failed step; counts the timeout.
     fn try_again(&self, error: &verbs::Error) -> bool {
         match &mut *self.lock() {
-            State::Open { timeouts, .. }
+            ConnectingState::Open { timeouts, .. }
                 if error.kind() == io::ErrorKind::TimedOut && *timeouts < self.plan.retries =>
             {
                 *timeouts += 1;
@@ -223,7 +223,7 @@ impl Connecting {
         } = &self.plan;
         let new = Endpoint::new(&id, engine.devices(), group.as_ref(), *settings)?;
         let mut state = self.lock();
-        let State::Open { endpoint, .. } = &mut *state else {
+        let ConnectingState::Open { endpoint, .. } = &mut *state else {
             return Ok(());
         };
         let new = endpoint.insert(Box::new(new));
@@ -234,8 +234,8 @@ impl Connecting {
     /// Completes the connection after the peer has accepted.
     pub(crate) fn responded(&self, engine: &Arc<Engine>, response: ConnectResponse) {
         let endpoint = match &mut *self.lock() {
-            State::Open { endpoint, .. } => endpoint.take(),
-            State::Done(_) | State::Taken => None,
+            ConnectingState::Open { endpoint, .. } => endpoint.take(),
+            ConnectingState::Done(_) | ConnectingState::Taken => None,
         };
         let Some(endpoint) = endpoint else {
             return;
@@ -280,11 +280,11 @@ impl Connecting {
     /// The device of an attempt in progress, once its queue pair exists.
     pub(crate) fn device(&self) -> Option<Context> {
         match &*self.lock() {
-            State::Open { endpoint, .. } => {
+            ConnectingState::Open { endpoint, .. } => {
                 let endpoint = endpoint.as_ref()?;
                 Some(endpoint.qp.pd().context().clone())
             }
-            State::Done(_) | State::Taken => None,
+            ConnectingState::Done(_) | ConnectingState::Taken => None,
         }
     }
 
@@ -312,11 +312,11 @@ impl Connecting {
             self.forget();
         }
         let mut state = self.lock();
-        if matches!(*state, State::Open { .. }) {
+        if matches!(*state, ConnectingState::Open { .. }) {
             if let Err(_error) = &result {
                 note!(warn, self.span, error = %_error, "not connected");
             }
-            *state = State::Done(result);
+            *state = ConnectingState::Done(result);
         }
         self.event_fd.notify();
     }
@@ -347,12 +347,13 @@ impl Connecting {
 
     /// Blocks until the attempt ends, at most until a deadline. Returns whether it has ended.
     fn sleep(&self, deadline: Option<Instant>) -> io::Result<bool> {
-        while matches!(*self.lock(), State::Open { .. }) {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+        while matches!(*self.lock(), ConnectingState::Open { .. }) {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 return Ok(false);
             }
-            wait_interruptible("poll", self.event_fd.as_fd(), left)?;
+            wait_interruptible("poll", self.event_fd.as_fd(), remaining)?;
         }
         Ok(true)
     }
@@ -369,9 +370,9 @@ impl Connecting {
                 Err(err) => return Some(Err(err)),
             }
         }
-        match std::mem::replace(&mut *self.lock(), State::Taken) {
-            State::Done(result) => Some(result),
-            State::Open { .. } | State::Taken => None,
+        match std::mem::replace(&mut *self.lock(), ConnectingState::Taken) {
+            ConnectingState::Done(result) => Some(result),
+            ConnectingState::Open { .. } | ConnectingState::Taken => None,
         }
     }
 }
@@ -379,7 +380,7 @@ impl Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        if let State::Open { .. } = state.unwrap_or_else(PoisonError::into_inner) {
+        if let ConnectingState::Open { .. } = state.unwrap_or_else(PoisonError::into_inner) {
             self.forget();
         }
     }

@@ -26,7 +26,7 @@ impl Device {
 /// Devices used by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    known: Mutex<Vec<Device>>,
+    used: Mutex<Vec<Device>>,
     /// Protection groups with a domain on any device.
     groups: Mutex<Vec<Weak<Mutex<Vec<ProtectionDomain>>>>>,
 }
@@ -38,20 +38,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Devices {
     /// Returns the device of a context with its limits, cached after the first query.
     pub(crate) fn of(&self, ctx: &Context) -> verbs::Result<Device> {
-        let mut known = lock(&self.known);
-        let found = known.iter().find(|device| device.context() == ctx);
+        let mut used = lock(&self.used);
+        let found = used.iter().find(|device| device.context() == ctx);
         if let Some(device) = found {
             return Ok(device.clone());
         }
         // No event reports the removal of a device without identifiers.
-        known.retain(|device| device.context().query_device().is_ok());
+        used.retain(|device| device.context().query_device().is_ok());
         let attr = ctx.query_device()?;
         let device = Device {
             datagrams: ctx.alloc_pd()?,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
         };
-        known.push(device.clone());
+        used.push(device.clone());
         Ok(device)
     }
 
@@ -74,14 +74,14 @@ impl Devices {
         domains.push(pd.clone());
         drop(domains);
         let mut groups = lock(&self.groups);
-        groups.retain(|known| known.strong_count() > 0);
+        groups.retain(|group| group.strong_count() > 0);
         groups.push(Arc::downgrade(&group.domains));
         Ok(pd)
     }
 
     /// Drops all domains of a removed device, so that the device can be closed.
     pub(crate) fn forget(&self, ctx: &Context) {
-        lock(&self.known).retain(|device| device.context() != ctx);
+        lock(&self.used).retain(|device| device.context() != ctx);
         for domains in lock(&self.groups).iter().filter_map(Weak::upgrade) {
             lock(&domains).retain(|pd| pd.context() != ctx);
         }

@@ -98,8 +98,8 @@ impl Endpoint<Init> {
         let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
         let exposed = Exposed::new(&pd, &settings)?;
         for index in 0..settings.recv_depth + SPARE_RECEIVES {
-            let place = exposed.message_slot(index).map(Box::new);
-            qp.post_recv(place).map_err(verbs::Error::from)?;
+            let slot = exposed.message_slot(index).map(Box::new);
+            qp.post_recv(slot).map_err(verbs::Error::from)?;
         }
         Ok(Self {
             qp,

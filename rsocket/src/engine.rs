@@ -30,7 +30,7 @@ use crate::{
     datagram::{DatagramSocket, resolve},
     device::Devices,
     exit::{ExitProgress, ExitRequest, wait_at_exit},
-    setup::{self, HELD_CHECK, MAX_SETUP_WORK, SetUp, survive},
+    setup::{self, DEFERRED_CHECK, MAX_SETUP_WORK, SetUp, survive},
     timers::{Action, TimerId, Timers},
     unsent::Unsent,
 };
@@ -51,7 +51,7 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Engine {
     channel: EventChannel,
     devices: Devices,
-    subjects: Mutex<HashMap<Key, Subject>>,
+    owners: Mutex<HashMap<Key, IdOwner>>,
     timers: Mutex<Timers<Key>>,
     unsent: Unsent,
     /// Work of the set-up thread.
@@ -60,8 +60,8 @@ pub(crate) struct Engine {
     event_fd: EventFd,
     /// In place of descriptors that cannot be created.
     always_readable: EventFd,
-    /// Listeners with held requests.
-    holding: Mutex<Vec<Weak<Backlog>>>,
+    /// Listeners with deferred requests.
+    deferring: Mutex<Vec<Weak<Backlog>>>,
     /// Datagram sockets by their names in `udp`.
     datagram_sockets: Mutex<HashMap<u64, Weak<DatagramSocket>>>,
     next_socket_name: AtomicU64,
@@ -80,18 +80,18 @@ pub(crate) enum Setup {
     Event(Event),
     /// The deadline of a half-open connection has passed.
     Expire(Key),
-    /// There is a place for a held request.
-    ServeHeld,
+    /// There is a place for a deferred request.
+    ServeDeferred,
 }
 
 /// Owner of an identifier. Weak references: the engine keeps no owner alive.
 #[derive(Debug)]
-enum Subject {
+enum IdOwner {
     Connecting(Weak<Connecting>),
     /// With the device, if the listener is bound to one.
     Listening(Weak<Backlog>, Option<Context>),
-    /// A held request, waiting for a place in the listener's backlog.
-    Held(Weak<Backlog>),
+    /// A deferred request, waiting for a place in the listener's backlog.
+    Deferred(Weak<Backlog>),
     /// A half-open connection of a listener, until the peer completes the handshake.
     Accepting(Weak<Backlog>, Box<HalfOpen>),
     Connected(Weak<Connection>),
@@ -117,12 +117,12 @@ impl Engine {
             setup,
             channel: EventChannel::new()?,
             devices: Devices::default(),
-            subjects: Mutex::default(),
+            owners: Mutex::default(),
             timers: Mutex::new(Timers::new()),
             unsent: Unsent::new()?,
             event_fd: EventFd::new()?,
             always_readable: EventFd::new()?,
-            holding: Mutex::default(),
+            deferring: Mutex::default(),
             datagram_sockets: Mutex::default(),
             next_socket_name: AtomicU64::new(0),
             udp: verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?),
@@ -179,9 +179,9 @@ impl Engine {
 
     /// Returns all connections, those closed by the program among them.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let subjects = self.subjects();
-        let connections = subjects.values().filter_map(|subject| match subject {
-            Subject::Connected(connection) => connection.upgrade(),
+        let owners = self.owners();
+        let connections = owners.values().filter_map(|owner| match owner {
+            IdOwner::Connected(connection) => connection.upgrade(),
             _ => None,
         });
         connections.collect()
@@ -206,8 +206,8 @@ impl Engine {
         &self.devices
     }
 
-    fn subjects(&self) -> MutexGuard<'_, HashMap<Key, Subject>> {
-        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+    fn owners(&self) -> MutexGuard<'_, HashMap<Key, IdOwner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn timers(&self) -> MutexGuard<'_, Timers<Key>> {
@@ -215,18 +215,18 @@ impl Engine {
     }
 
     pub(crate) fn register_attempt(&self, key: Key, connecting: &Arc<Connecting>) {
-        let subject = Subject::Connecting(Arc::downgrade(connecting));
-        self.subjects().insert(key, subject);
+        let owner = IdOwner::Connecting(Arc::downgrade(connecting));
+        self.owners().insert(key, owner);
     }
 
     pub(crate) fn connected(&self, key: Key, connection: &Arc<Connection>) {
-        let subject = Subject::Connected(Arc::downgrade(connection));
-        self.subjects().insert(key, subject);
+        let owner = IdOwner::Connected(Arc::downgrade(connection));
+        self.owners().insert(key, owner);
     }
 
     pub(crate) fn listen(&self, key: Key, backlog: &Arc<Backlog>, device: Option<Context>) {
-        let subject = Subject::Listening(Arc::downgrade(backlog), device);
-        self.subjects().insert(key, subject);
+        let owner = IdOwner::Listening(Arc::downgrade(backlog), device);
+        self.owners().insert(key, owner);
     }
 
     fn datagram_sockets(&self) -> MutexGuard<'_, HashMap<u64, Weak<DatagramSocket>>> {
@@ -253,9 +253,14 @@ impl Engine {
     }
 
     /// Adds or removes notification of free space in the UDP send buffer.
-    pub(crate) fn watch_room(&self, name: u64, udp: impl AsFd, wanted: bool) -> io::Result<()> {
+    pub(crate) fn watch_udp_writable(
+        &self,
+        name: u64,
+        udp: impl AsFd,
+        is_armed: bool,
+    ) -> io::Result<()> {
         let mut events = epoll::EventFlags::IN;
-        events.set(epoll::EventFlags::OUT, wanted);
+        events.set(epoll::EventFlags::OUT, is_armed);
         let data = epoll::EventData::new_u64(name);
         Ok(epoll::modify(&self.udp, udp, data, events)?)
     }
@@ -272,31 +277,30 @@ impl Engine {
     }
 
     pub(crate) fn bound(&self, key: Key, socket: Weak<DatagramSocket>) {
-        self.subjects().insert(key, Subject::Bound(socket));
+        self.owners().insert(key, IdOwner::Bound(socket));
     }
 
     pub(crate) fn resolving_peer(&self, key: Key, socket: Weak<DatagramSocket>, peer: SocketAddr) {
-        self.subjects()
-            .insert(key, Subject::Resolving(socket, peer));
+        self.owners().insert(key, IdOwner::Resolving(socket, peer));
     }
 
     /// Drops the owner of an identifier. An identifier waiting for an event is destroyed.
     pub(crate) fn forget(&self, key: Key) {
-        let subject = self.subjects().remove(&key);
-        drop(subject);
+        let owner = self.owners().remove(&key);
+        drop(owner);
         self.channel.cancel(key);
     }
 
     /// Ends a half-open connection and releases its memory.
     pub(crate) fn abandon(&self, key: Key) {
-        drop(self.remove_subject(key));
+        drop(self.remove_owner(key));
         self.channel.cancel(key);
     }
 
-    /// Wakes the set-up thread to serve held requests.
-    pub(crate) fn wake_for_held(&self) {
-        // With other work, the thread serves held requests anyway.
-        drop(self.setup.try_send(Setup::ServeHeld));
+    /// Wakes the set-up thread to serve deferred requests.
+    pub(crate) fn wake_for_deferred(&self) {
+        // With other work, the thread serves deferred requests anyway.
+        drop(self.setup.try_send(Setup::ServeDeferred));
     }
 
     fn send_to_setup(&self, work: Setup) {
@@ -304,19 +308,24 @@ impl Engine {
         drop(self.setup.send(work));
     }
 
-    fn holding(&self) -> MutexGuard<'_, Vec<Weak<Backlog>>> {
-        self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deferring(&self) -> MutexGuard<'_, Vec<Weak<Backlog>>> {
+        self.deferring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that a listener holds a request back.
-    fn hold(&self, key: Key, backlog: &Arc<Backlog>) {
-        let held = Arc::downgrade(backlog);
-        let mut holding = self.holding();
-        if !holding.iter().any(|known| Weak::ptr_eq(known, &held)) {
-            holding.push(Weak::clone(&held));
+    fn defer(&self, key: Key, backlog: &Arc<Backlog>) {
+        let backlog_ref = Arc::downgrade(backlog);
+        let mut deferring = self.deferring();
+        if !deferring
+            .iter()
+            .any(|entry| Weak::ptr_eq(entry, &backlog_ref))
+        {
+            deferring.push(Weak::clone(&backlog_ref));
         }
-        drop(holding);
-        self.subjects().insert(key, Subject::Held(held));
+        drop(deferring);
+        self.owners().insert(key, IdOwner::Deferred(backlog_ref));
     }
 
     /// Keeps the half-open connection of an accepted request until the handshake completes.
@@ -325,26 +334,26 @@ impl Engine {
             self.timers().add((deadline, key, Action::Expire));
         }
         let backlog = Arc::downgrade(backlog);
-        let subject = Subject::Accepting(backlog, half_open);
-        self.subjects().insert(key, subject);
+        let owner = IdOwner::Accepting(backlog, half_open);
+        self.owners().insert(key, owner);
     }
 
-    /// Serves one held request of a listener. Returns whether others remain.
-    fn serve_held_of(&self, backlog: &Arc<Backlog>, any_served: &mut bool) -> bool {
-        if let Some((key, served)) = backlog.serve_held(self) {
-            *any_served |= !matches!(served, Ok(RequestOutcome::Held));
+    /// Serves one deferred request of a listener. Returns whether others remain.
+    fn serve_deferred_of(&self, backlog: &Arc<Backlog>, any_served: &mut bool) -> bool {
+        if let Some((key, served)) = backlog.serve_deferred(self) {
+            *any_served |= !matches!(served, Ok(RequestOutcome::Deferred));
             match served {
                 Ok(RequestOutcome::HalfOpen(half_open)) => self.accepting(key, backlog, half_open),
                 // Without memory or an object of the device for the request.
-                Ok(RequestOutcome::Held) => {}
-                Err(_) => drop(self.remove_subject(key)),
+                Ok(RequestOutcome::Deferred) => {}
+                Err(_) => drop(self.remove_owner(key)),
             }
         }
-        let (expired, others) = backlog.expire_held();
+        let (expired, more_remain) = backlog.expire_deferred();
         for key in expired {
-            drop(self.remove_subject(key));
+            drop(self.remove_owner(key));
         }
-        others
+        more_remain
     }
 
     /// Sends a keepalive probe every `interval`, replacing an earlier interval. Zero disables the probes.
@@ -423,9 +432,9 @@ impl Engine {
             self.udp.as_fd(),
             self.unsent.as_fd(),
         ];
-        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        let remaining = next.map(|at| at.saturating_duration_since(Instant::now()));
         // An expired timer, and a failure, need the same work as an event.
-        drop(wait_any_readable("poll", fds, left));
+        drop(wait_any_readable("poll", fds, remaining));
         self.event_fd.drain();
         self.receive_udp();
         while let Ok(Some(event)) = self.channel.try_next() {
@@ -450,9 +459,10 @@ impl Engine {
     /// Notifies the datagram sockets with UDP events.
     fn receive_udp(&self) {
         let mut events = Vec::with_capacity(MAX_SOCKETS_PER_ROUND);
-        let room = rustix::buffer::spare_capacity(&mut events);
+        let buffer = rustix::buffer::spare_capacity(&mut events);
         // Only a signal can interrupt the call; the events stay pending.
-        let _: rustix::io::Result<usize> = epoll::wait(&self.udp, room, Some(&Timespec::default()));
+        let _: rustix::io::Result<usize> =
+            epoll::wait(&self.udp, buffer, Some(&Timespec::default()));
         for event in events {
             let socket = self
                 .datagram_sockets()
@@ -466,8 +476,8 @@ impl Engine {
 
     /// Returns the datagram socket and the peer of a route resolution.
     fn resolving(&self, key: Key) -> Option<(Arc<DatagramSocket>, SocketAddr)> {
-        match self.subjects().get(&key)? {
-            Subject::Resolving(socket, peer) => Some((socket.upgrade()?, *peer)),
+        match self.owners().get(&key)? {
+            IdOwner::Resolving(socket, peer) => Some((socket.upgrade()?, *peer)),
             _ => None,
         }
     }
@@ -485,7 +495,7 @@ impl Engine {
         let now = Instant::now();
         loop {
             let mut timers = self.timers();
-            let Some((at, key, action)) = timers.take_due(now) else {
+            let Some((at, key, action)) = timers.take_expired(now) else {
                 return timers.next();
             };
             // Connections set timers themselves.
@@ -525,8 +535,8 @@ impl Engine {
 
     /// Ends a half-open connection past its deadline.
     fn expire(&self, key: Key) {
-        let listener = match self.subjects().get(&key) {
-            Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
+        let listener = match self.owners().get(&key) {
+            Some(IdOwner::Accepting(backlog, _)) => backlog.upgrade(),
             // The peer has completed the handshake just in time, or has left.
             _ => return,
         };
@@ -538,24 +548,24 @@ impl Engine {
 
     /// Returns the live connection of an identifier.
     fn connection(&self, key: Key) -> Option<Arc<Connection>> {
-        match self.subjects().get(&key)? {
-            Subject::Connected(connection) => connection.upgrade(),
+        match self.owners().get(&key)? {
+            IdOwner::Connected(connection) => connection.upgrade(),
             _ => None,
         }
     }
 
     fn connecting(&self, key: Key) -> Option<Arc<Connecting>> {
-        match self.subjects().get(&key)? {
-            Subject::Connecting(connecting) => connecting.upgrade(),
+        match self.owners().get(&key)? {
+            IdOwner::Connecting(connecting) => connecting.upgrade(),
             _ => None,
         }
     }
 
     /// Handles the failure of a connection attempt, or of the handshake with a peer.
     fn connect_failed(&self, key: Key, failure: ConnectFailure) {
-        match self.remove_subject(key) {
-            Some(Subject::Connecting(connecting)) => self.attempt_failed(&connecting, failure),
-            Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
+        match self.remove_owner(key) {
+            Some(IdOwner::Connecting(connecting)) => self.attempt_failed(&connecting, failure),
+            Some(IdOwner::Accepting(backlog, _)) => failed_handshake(&backlog, key),
             _ => {}
         }
     }
@@ -574,8 +584,8 @@ impl Engine {
 
     /// Passes a connection request to its listener.
     fn connect_requested(&self, request: ConnectRequest) {
-        let backlog = match self.subjects().get(&request.listener()) {
-            Some(Subject::Listening(backlog, _)) => backlog.upgrade(),
+        let backlog = match self.owners().get(&request.listener()) {
+            Some(IdOwner::Listening(backlog, _)) => backlog.upgrade(),
             _ => None,
         };
         let key = request.id().key();
@@ -585,7 +595,7 @@ impl Engine {
         {
             match answer {
                 RequestOutcome::HalfOpen(half_open) => self.accepting(key, &backlog, half_open),
-                RequestOutcome::Held => self.hold(key, &backlog),
+                RequestOutcome::Deferred => self.defer(key, &backlog),
             }
         }
     }
@@ -644,35 +654,35 @@ impl Engine {
     /// Handles a disconnect or the removal of a device.
     fn ended(&self, key: Key, cause: Option<ConnectFailure>) {
         let removed = cause == Some(ConnectFailure::DeviceRemoved);
-        let connection = match self.remove_subject(key) {
-            Some(Subject::Connected(connection)) => connection.upgrade(),
-            Some(Subject::Accepting(backlog, half_open)) => {
+        let connection = match self.remove_owner(key) {
+            Some(IdOwner::Connected(connection)) => connection.upgrade(),
+            Some(IdOwner::Accepting(backlog, half_open)) => {
                 failed_handshake(&backlog, key);
                 if removed {
                     self.devices.forget(half_open.context());
                 }
                 None
             }
-            Some(Subject::Held(backlog)) => {
+            Some(IdOwner::Deferred(backlog)) => {
                 if let Some(backlog) = backlog.upgrade() {
                     backlog.withdrawn(key);
                 }
                 None
             }
-            Some(Subject::Bound(socket)) => {
+            Some(IdOwner::Bound(socket)) => {
                 let socket = socket.upgrade();
                 if let Some(ctx) = socket.and_then(|socket| socket.device_removed(key)) {
                     self.devices.forget(&ctx);
                 }
                 None
             }
-            Some(Subject::Resolving(socket, peer)) => {
+            Some(IdOwner::Resolving(socket, peer)) => {
                 if let Some(socket) = socket.upgrade() {
                     socket.path_resolved(peer, None);
                 }
                 None
             }
-            Some(Subject::Listening(backlog, device)) => {
+            Some(IdOwner::Listening(backlog, device)) => {
                 if let Some(backlog) = backlog.upgrade() {
                     backlog.close(self, Closed::DeviceRemoved);
                 }
@@ -682,7 +692,7 @@ impl Engine {
                 None
             }
             // Between two steps of an attempt, no identifier is waiting for an event, so none reports the failure.
-            Some(Subject::Connecting(connecting)) => {
+            Some(IdOwner::Connecting(connecting)) => {
                 let failure = cause.clone().unwrap_or(ConnectFailure::Disconnected);
                 self.attempt_failed(&connecting, failure);
                 None
@@ -701,7 +711,7 @@ impl Engine {
     /// Establishes a half-open connection whose peer has completed the handshake.
     fn established(self: &Arc<Self>, id: cm::CmId<cm::phases::Connected>) {
         let key = id.key();
-        let Some(Subject::Accepting(backlog, half_open)) = self.remove_subject(key) else {
+        let Some(IdOwner::Accepting(backlog, half_open)) = self.remove_owner(key) else {
             return;
         };
         // Without a listener or memory, dropping the identifier disconnects the peer.
@@ -714,14 +724,14 @@ impl Engine {
     }
 
     /// Removes the owner of an identifier, with the timer of a half-open connection.
-    fn remove_subject(&self, key: Key) -> Option<Subject> {
-        let subject = self.subjects().remove(&key)?;
-        if let Subject::Accepting(_, half_open) = &subject
+    fn remove_owner(&self, key: Key) -> Option<IdOwner> {
+        let owner = self.owners().remove(&key)?;
+        if let IdOwner::Accepting(_, half_open) = &owner
             && let Some(deadline) = half_open.deadline
         {
             self.timers().remove((deadline, key, Action::Expire));
         }
-        Some(subject)
+        Some(owner)
     }
 }
 
@@ -730,7 +740,7 @@ impl SetUp for Arc<Engine> {
 
     fn handle_first(&self, work: Setup) -> Option<Setup> {
         match work {
-            // A held request may displace a half-open connection: the handshakes completed meanwhile come first.
+            // A deferred request may displace a half-open connection: the handshakes completed meanwhile come first.
             Setup::Event(Event::Established(id)) => {
                 self.established(id);
                 None
@@ -743,28 +753,28 @@ impl SetUp for Arc<Engine> {
         match work {
             Setup::Event(event) => self.handle_event(event),
             Setup::Expire(key) => self.expire(key),
-            Setup::ServeHeld => {}
+            Setup::ServeDeferred => {}
         }
     }
 
-    fn serve_held(&self) -> Option<Instant> {
-        // Taken off the list once without held requests, so that a panic takes none off.
-        let holding = self.holding().clone();
+    fn serve_deferred(&self) -> Option<Instant> {
+        // Taken off the list once without deferred requests, so that a panic takes none off.
+        let deferring = self.deferring().clone();
         let mut any_served = false;
-        for held in &holding {
-            let backlog = held.upgrade();
-            let others =
-                backlog.is_some_and(|backlog| self.serve_held_of(&backlog, &mut any_served));
-            if !others {
-                self.holding().retain(|known| !Weak::ptr_eq(known, held));
+        for entry in &deferring {
+            let backlog = entry.upgrade();
+            let more_remain =
+                backlog.is_some_and(|backlog| self.serve_deferred_of(&backlog, &mut any_served));
+            if !more_remain {
+                self.deferring().retain(|other| !Weak::ptr_eq(other, entry));
             }
         }
         let pause = if any_served {
             Duration::ZERO
         } else {
-            HELD_CHECK
+            DEFERRED_CHECK
         };
-        (!self.holding().is_empty()).then(|| Instant::now() + pause)
+        (!self.deferring().is_empty()).then(|| Instant::now() + pause)
     }
 }
 

@@ -99,11 +99,12 @@ impl ExitRequest {
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let deadline = Instant::now().checked_add(limit);
         while self.state.load(Acquire) == REQUESTED {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 return false;
             }
-            let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
+            let timeout: Option<Timespec> =
+                remaining.and_then(|remaining| remaining.try_into().ok());
             // A wake-up, a signal and an expired time need the same check.
             let _: rustix::io::Result<()> = futex::wait(
                 &self.state,
@@ -130,7 +131,7 @@ impl ExitRequest {
 }
 
 #[derive(Debug)]
-enum Subject {
+enum LeavingSocket {
     Stream(Arc<Connection>),
     Datagrams(Arc<DatagramSocket>),
 }
@@ -138,7 +139,7 @@ enum Subject {
 /// A socket of the exiting process.
 #[derive(Debug)]
 struct Leaving {
-    subject: Subject,
+    socket: LeavingSocket,
     deadline: Option<Instant>,
     /// Time of the first failure to lock the state since the last success.
     locked_since: Option<Instant>,
@@ -148,9 +149,9 @@ struct Leaving {
 impl Leaving {
     /// Disconnects, and checks for unacknowledged data. Returns whether data is lost.
     fn check(&mut self, now: Instant) -> bool {
-        let flushed = match &self.subject {
-            Subject::Stream(connection) => connection.leave(),
-            Subject::Datagrams(socket) => socket.leave(),
+        let flushed = match &self.socket {
+            LeavingSocket::Stream(connection) => connection.leave(),
+            LeavingSocket::Datagrams(socket) => socket.leave(),
         };
         if flushed == Some(true) {
             self.done = true;
@@ -168,9 +169,9 @@ impl Leaving {
 
     /// Lets calls on the socket fail.
     fn end(&self) {
-        match &self.subject {
-            Subject::Stream(connection) => connection.left(),
-            Subject::Datagrams(socket) => socket.left(),
+        match &self.socket {
+            LeavingSocket::Stream(connection) => connection.cancel_leave(),
+            LeavingSocket::Datagrams(socket) => socket.cancel_leave(),
         }
     }
 }
@@ -206,18 +207,18 @@ impl ExitProgress {
 
 /// Returns all sockets with data to deliver.
 fn leaving(engine: &Engine, now: Instant, limit: Duration) -> Vec<Leaving> {
-    let leaving = |subject, time| Leaving {
-        subject,
+    let leaving = |socket, time| Leaving {
+        socket,
         deadline: now.checked_add(time),
         locked_since: None,
         done: false,
     };
     let streams = engine.connections().into_iter().filter_map(|connection| {
         let linger = connection.linger().min(limit);
-        (!linger.is_zero()).then(|| leaving(Subject::Stream(connection), linger))
+        (!linger.is_zero()).then(|| leaving(LeavingSocket::Stream(connection), linger))
     });
     let datagrams = engine.all_datagram_sockets().into_iter();
-    let datagrams = datagrams.map(|socket| leaving(Subject::Datagrams(socket), limit));
+    let datagrams = datagrams.map(|socket| leaving(LeavingSocket::Datagrams(socket), limit));
     streams.chain(datagrams).collect()
 }
 

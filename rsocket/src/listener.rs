@@ -34,12 +34,12 @@ use crate::{
 /// the listener ends all connections not yet accepted.
 #[derive(Debug)]
 pub struct Listener {
-    inner: Arc<Inner>,
+    inner: Arc<ListenerInner>,
 }
 
 /// State shared by the clones of a listener.
 #[derive(Debug)]
-struct Inner {
+struct ListenerInner {
     backlog: Arc<Backlog>,
     key: Key,
     /// `None` once the address is free. Field order: dropped before `engine`.
@@ -112,7 +112,7 @@ impl Listener {
 
     /// Takes the next connection, if any. An error if there will be none. Does not block.
     pub(crate) fn try_accept(&self) -> io::Result<Option<Stream>> {
-        let Inner {
+        let ListenerInner {
             backlog, engine, ..
         } = &*self.inner;
         // Read before the queue: after the end, no connection is added.
@@ -218,7 +218,7 @@ impl AsFd for Listener {
     }
 }
 
-impl Inner {
+impl ListenerInner {
     /// Ends all connections not accepted, and frees the address.
     fn end(&self) {
         let id = self
@@ -235,7 +235,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ListenerInner {
     fn drop(&mut self) {
         self.end();
     }
@@ -281,7 +281,7 @@ impl Options {
             engine.forget(key);
             refused.error
         })?;
-        let inner = Inner {
+        let inner = ListenerInner {
             local_addr: id.local_addr().unwrap_or_else(unspecified),
             backlog,
             key,

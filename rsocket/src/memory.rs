@@ -98,21 +98,21 @@ const DESCRIPTORS: u64 = 1;
 #[derive(Debug)]
 struct Share {
     amount: u64,
-    taken: &'static AtomicU64,
+    in_use: &'static AtomicU64,
 }
 
 impl Share {
-    /// Takes `amount` of the allowance `most`, if that much remains.
-    fn take(amount: u64, taken: &'static AtomicU64, most: u64) -> Option<Self> {
-        let sum = |taken: u64| taken.checked_add(amount).filter(|&sum| sum <= most);
-        let took = taken.fetch_update(Relaxed, Relaxed, sum);
-        took.ok().map(|_| Self { amount, taken })
+    /// Takes `amount` of the allowance `max`, if that much remains.
+    fn take(amount: u64, in_use: &'static AtomicU64, allowance: u64) -> Option<Self> {
+        let sum = |used: u64| used.checked_add(amount).filter(|&sum| sum <= allowance);
+        let used = in_use.fetch_update(Relaxed, Relaxed, sum);
+        used.ok().map(|_| Self { amount, in_use })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.taken.fetch_sub(self.amount, Relaxed);
+        self.in_use.fetch_sub(self.amount, Relaxed);
     }
 }
 
@@ -146,8 +146,8 @@ impl HalfOpenShare {
 
     fn take_of(bytes: u64, memory: u64, descriptors: u64) -> io::Result<Self> {
         let memory = Share::take(bytes, &HALF_OPEN, memory.max(bytes)).ok_or(Errno::NOMEM)?;
-        let most = descriptors.max(DESCRIPTORS);
-        let descriptors = Share::take(DESCRIPTORS, &HALF_OPEN_DESCRIPTORS, most);
+        let max = descriptors.max(DESCRIPTORS);
+        let descriptors = Share::take(DESCRIPTORS, &HALF_OPEN_DESCRIPTORS, max);
         Ok(Self {
             _memory: memory,
             _descriptors: descriptors.ok_or(Errno::MFILE)?,
@@ -168,8 +168,8 @@ fn allowance() -> u64 {
 
 /// Computes the [`allowance`] from the host's memory and the lock limit, in bytes; `None` means no limit.
 fn allowance_of(ram: u64, limit: Option<u64>) -> u64 {
-    let most = ram / RAM_PART;
-    limit.map_or(most, |limit| most.min(limit / LOCKED_PART))
+    let max = ram / RAM_PART;
+    limit.map_or(max, |limit| max.min(limit / LOCKED_PART))
 }
 
 /// Allocates page-aligned memory, one page smaller than a heap allocation of the same length.

@@ -208,12 +208,12 @@ impl Options {
 
     /// Returns the timeout for unacknowledged data, with its default.
     pub(crate) fn limit(&self) -> Duration {
-        let fixed = self.room_limit().or(self.keep_alive_timeout);
+        let fixed = self.stall_limit().or(self.keep_alive_timeout);
         fixed.unwrap_or(USER_TIMEOUT)
     }
 
     /// Returns the timeout for data without room of the peer, if limited.
-    pub(crate) fn room_limit(&self) -> Option<Duration> {
+    pub(crate) fn stall_limit(&self) -> Option<Duration> {
         self.user_timeout.filter(|timeout| !timeout.is_zero())
     }
 }

@@ -65,7 +65,7 @@ impl ReadyList {
     /// Returns a waker that adds a socket.
     pub(crate) fn task(self: &Arc<Self>, name: u64) -> Waker {
         let list = Arc::downgrade(self);
-        Waker::from(Arc::new(Task { list, name }))
+        Waker::from(Arc::new(ReadyTask { list, name }))
     }
 
     /// Adds a socket at each event of a source, until closed.
@@ -82,9 +82,9 @@ impl ReadyList {
     /// sleeps for the timeout; without a timeout, until there is one, or until a signal.
     pub(crate) fn take(&self, timeout: Option<&Timespec>) -> BTreeSet<u64> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
-        let room = rustix::buffer::spare_capacity(&mut events);
+        let buffer = rustix::buffer::spare_capacity(&mut events);
         // Only a signal interrupts the call; the events stay pending.
-        let _: rustix::io::Result<usize> = epoll::wait(&self.sources, room, timeout);
+        let _: rustix::io::Result<usize> = epoll::wait(&self.sources, buffer, timeout);
         // Drained before taking the names: a name added later notifies again.
         self.event.drain();
         let mut names = mem::take(&mut *self.lock());
@@ -102,12 +102,12 @@ impl AsFd for ReadyList {
     }
 }
 
-struct Task {
+struct ReadyTask {
     list: Weak<ReadyList>,
     name: u64,
 }
 
-impl Wake for Task {
+impl Wake for ReadyTask {
     fn wake(self: Arc<Self>) {
         if let Some(list) = self.list.upgrade() {
             list.push(self.name);

@@ -11,12 +11,12 @@ use std::{
 /// requests to a listener.
 pub(crate) const MAX_SETUP_WORK: usize = 1024;
 
-/// Maximum number of events handled between two held requests of a listener: a flood of requests, most of which are
+/// Maximum number of events handled between two deferred requests of a listener: a flood of requests, most of which are
 /// only held back or rejected, delays those served by this number.
-const SETUP_TURN: usize = 8;
+const SETUP_BATCH: usize = 8;
 
-/// Interval between checks whether a half-open connection is old enough to be displaced by a held request.
-pub(crate) const HELD_CHECK: Duration = Duration::from_millis(100);
+/// Interval between checks whether a half-open connection is old enough to be displaced by a deferred request.
+pub(crate) const DEFERRED_CHECK: Duration = Duration::from_millis(100);
 
 /// Handler of the set-up thread's work.
 pub(crate) trait SetUp {
@@ -27,8 +27,8 @@ pub(crate) trait SetUp {
 
     fn handle(&self, work: Self::Work);
 
-    /// Serves one held request of each listener with a free entry. Returns the time of the next call.
-    fn serve_held(&self) -> Option<Instant>;
+    /// Serves one deferred request of each listener with a free entry. Returns the time of the next call.
+    fn serve_deferred(&self) -> Option<Instant>;
 }
 
 /// Makes a call of an engine thread. A panic ends the call, and the thread continues: it serves all sockets of the process.
@@ -63,12 +63,12 @@ pub(crate) fn run<S: SetUp>(engine: impl Fn() -> Option<S>, work: &Receiver<S::W
         {
             queue.extend(survive(|| engine.handle_first(received)).flatten());
         }
-        let turn = SETUP_TURN.min(queue.len());
-        for received in queue.drain(..turn) {
+        let batch = SETUP_BATCH.min(queue.len());
+        for received in queue.drain(..batch) {
             survive(|| engine.handle(received));
         }
-        let served = survive(|| engine.serve_held());
-        next = served.unwrap_or_else(|| Some(Instant::now() + HELD_CHECK));
+        let served = survive(|| engine.serve_deferred());
+        next = served.unwrap_or_else(|| Some(Instant::now() + DEFERRED_CHECK));
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     enum Called {
         First(u32),
         Handled(u32),
-        Held,
+        ServedDeferred,
     }
 
     /// The number of work that panics.
@@ -96,7 +96,7 @@ mod tests {
     #[derive(Default)]
     struct Recorder {
         called: Mutex<Vec<Called>>,
-        /// Number of calls of `serve_held` that panic.
+        /// Number of calls of `serve_deferred` that panic.
         held_panics: Mutex<u32>,
     }
 
@@ -116,8 +116,8 @@ mod tests {
             assert_ne!(work, PANICKING, "as intended by the test");
         }
 
-        fn serve_held(&self) -> Option<Instant> {
-            self.called.lock().unwrap().push(Called::Held);
+        fn serve_deferred(&self) -> Option<Instant> {
+            self.called.lock().unwrap().push(Called::ServedDeferred);
             let mut panics = self.held_panics.lock().unwrap();
             let is_panicking = *panics > 0;
             *panics = panics.saturating_sub(1);
@@ -141,14 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn held_requests_wait_for_eight_events_at_most() {
+    fn deferred_requests_wait_for_eight_events_at_most() {
         let recorder = Recorder::default();
         let called = run_with(&recorder, 100..200);
-        let turns: Vec<&[Called]> = called.split(|called| *called == Called::Held).collect();
-        let lengths: Vec<usize> = turns.iter().map(|turn| turn.len()).collect();
+        let batches: Vec<&[Called]> = called
+            .split(|called| *called == Called::ServedDeferred)
+            .collect();
+        let lengths: Vec<usize> = batches.iter().map(|batch| batch.len()).collect();
         assert_eq!(lengths, [vec![8; 12], vec![4, 0]].concat());
         let handled = (100..200).map(Called::Handled);
-        assert!(turns.concat().into_iter().eq(handled));
+        assert!(batches.concat().into_iter().eq(handled));
     }
 
     #[test]
@@ -160,7 +162,7 @@ mod tests {
             Called::First(4),
             Called::Handled(101),
             Called::Handled(103),
-            Called::Held,
+            Called::ServedDeferred,
         ];
         assert_eq!(called, expected);
     }
@@ -172,6 +174,6 @@ mod tests {
         let called = run_with(&recorder, [101, PANICKING, 103, PANICKING, 105]);
         let handled = [101, PANICKING, 103, PANICKING, 105].map(Called::Handled);
         assert_eq!(called[..5], handled);
-        assert_eq!(called[5], Called::Held);
+        assert_eq!(called[5], Called::ServedDeferred);
     }
 }

@@ -49,11 +49,11 @@ use crate::{
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Stream {
-    inner: Arc<Inner>,
+    inner: Arc<StreamInner>,
 }
 
 /// A connection with its blocking mode and timeouts. The connection ends with the last clone of the stream.
-struct Inner {
+struct StreamInner {
     connection: Arc<Connection>,
     engine: Arc<Engine>,
     nonblocking: AtomicBool,
@@ -76,13 +76,13 @@ impl Stream {
         engine: &Arc<Engine>,
         options: &Options,
     ) -> Self {
-        connection.set_limits(options.limit(), options.room_limit());
+        connection.set_limits(options.limit(), options.stall_limit());
         connection.set_linger(options.linger);
         if let Some(interval) = options.keep_alive {
             engine.keep_alive(connection.key(), interval);
         }
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StreamInner {
                 connection,
                 engine: Arc::clone(engine),
                 nonblocking: AtomicBool::new(false),
@@ -267,7 +267,7 @@ impl Stream {
     /// Sets the timeouts of the options.
     pub(crate) fn set_limits(&self, options: &Options) {
         let connection = self.connection();
-        connection.set_limits(options.limit(), options.room_limit());
+        connection.set_limits(options.limit(), options.stall_limit());
     }
 
     /// Returns the failure of the connection, if any.
@@ -354,7 +354,7 @@ fn is_in_runtime() -> bool {
     false
 }
 
-impl Drop for Inner {
+impl Drop for StreamInner {
     fn drop(&mut self) {
         let linger = self.connection.linger();
         if linger.is_zero() {

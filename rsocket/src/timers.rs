@@ -77,15 +77,15 @@ impl<K: Copy + Ord> Timers<K> {
     }
 
     /// Takes the next expired timer, and restarts that of keepalive probes.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<TimerId<K>> {
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<TimerId<K>> {
         self.next().filter(|at| *at <= now)?;
-        let due = self.queue.pop_first()?;
-        if let (_, key, Action::KeepAlive) = due
+        let expired = self.queue.pop_first()?;
+        if let (_, key, Action::KeepAlive) = expired
             && let Some((_, interval)) = self.keep_alive.get(&key)
         {
             self.keep_alive(now, key, *interval);
         }
-        Some(due)
+        Some(expired)
     }
 
     /// The time of the next timer.
@@ -111,10 +111,10 @@ mod tests {
         }
         timers.remove(removed);
         assert_eq!(timers.next(), Some(early.0));
-        assert_eq!(timers.take_due(start), None);
-        assert_eq!(timers.take_due(early.0), Some(early));
-        assert_eq!(timers.take_due(early.0), None);
-        assert_eq!(timers.take_due(start + 5 * SECOND), Some(late));
+        assert_eq!(timers.take_expired(start), None);
+        assert_eq!(timers.take_expired(early.0), Some(early));
+        assert_eq!(timers.take_expired(early.0), None);
+        assert_eq!(timers.take_expired(start + 5 * SECOND), Some(late));
         assert_eq!(timers.next(), None);
     }
 
@@ -128,8 +128,11 @@ mod tests {
         }
         timers.end(1, Some(start + 2 * SECOND));
         timers.end(1, None);
-        let due = start + SECOND;
-        assert_eq!(timers.take_due(due), Some((due, 2, Action::KeepAlive)));
+        let expiry = start + SECOND;
+        assert_eq!(
+            timers.take_expired(expiry),
+            Some((expiry, 2, Action::KeepAlive))
+        );
         timers.end(2, Some(start + 2 * SECOND));
         assert_eq!(timers.next(), None);
         assert!(timers.keep_alive.is_empty());
@@ -142,10 +145,10 @@ mod tests {
         timers.keep_alive(start, 1, 9 * SECOND);
         timers.keep_alive(start, 1, 2 * SECOND);
         let probe = |seconds| (start + seconds * SECOND, 1, Action::KeepAlive);
-        assert_eq!(timers.take_due(start + 2 * SECOND), Some(probe(2)));
-        assert_eq!(timers.take_due(start + 2 * SECOND), None);
+        assert_eq!(timers.take_expired(start + 2 * SECOND), Some(probe(2)));
+        assert_eq!(timers.take_expired(start + 2 * SECOND), None);
         // A late thread sends one probe, not one for each interval.
-        assert_eq!(timers.take_due(start + 9 * SECOND), Some(probe(4)));
+        assert_eq!(timers.take_expired(start + 9 * SECOND), Some(probe(4)));
         assert_eq!(timers.next(), Some(start + 11 * SECOND));
         timers.keep_alive(start, 1, Duration::ZERO);
         assert_eq!(timers.next(), None);

@@ -67,15 +67,15 @@ impl Interest {
 
 /// One direction of a [`Watcher`].
 #[derive(Debug)]
-struct Direction {
+struct DirectionWaker {
     event: Arc<EventFd>,
     /// A retry in this direction is worthwhile.
-    due: AtomicBool,
+    should_retry: AtomicBool,
 }
 
-impl Wake for Direction {
+impl Wake for DirectionWaker {
     fn wake(self: Arc<Self>) {
-        self.due.store(true, SeqCst);
+        self.should_retry.store(true, SeqCst);
         self.event.notify();
     }
 }
@@ -87,8 +87,8 @@ pub(crate) struct Watcher {
     /// `epoll` instance of the event source and of `event`.
     descriptor: OwnedFd,
     event: Arc<EventFd>,
-    reading: Arc<Direction>,
-    writing: Arc<Direction>,
+    reading: Arc<DirectionWaker>,
+    writing: Arc<DirectionWaker>,
 }
 
 impl Watcher {
@@ -99,9 +99,9 @@ impl Watcher {
         source.add_to(&descriptor, false, 0)?;
         event.add_to(&descriptor, false, 0)?;
         let direction = || {
-            Arc::new(Direction {
+            Arc::new(DirectionWaker {
                 event: Arc::clone(&event),
-                due: AtomicBool::new(false),
+                should_retry: AtomicBool::new(false),
             })
         };
         Ok(Self {
@@ -113,7 +113,10 @@ impl Watcher {
     }
 
     /// The directions of an interest, each with its own interest.
-    fn directions(&self, interest: Interest) -> impl Iterator<Item = (Interest, &Arc<Direction>)> {
+    fn directions(
+        &self,
+        interest: Interest,
+    ) -> impl Iterator<Item = (Interest, &Arc<DirectionWaker>)> {
         let reading = interest.read.then_some((Interest::READ, &self.reading));
         let writing = interest.write.then_some((Interest::WRITE, &self.writing));
         reading.into_iter().chain(writing)
@@ -122,7 +125,7 @@ impl Watcher {
     /// Removes the interest of a caller that retries.
     pub(crate) fn leave(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
         for (_, direction) in self.directions(interest) {
-            direction.due.store(false, SeqCst);
+            direction.should_retry.store(false, SeqCst);
             waiters.remove_task(&Waker::from(Arc::clone(direction)));
         }
     }
@@ -134,7 +137,7 @@ impl Watcher {
             waiters.add_task(interest, &Waker::from(Arc::clone(direction)));
         }
         let mut all = self.directions(Interest::BOTH);
-        if !all.any(|(_, direction)| direction.due.load(SeqCst)) {
+        if !all.any(|(_, direction)| direction.should_retry.load(SeqCst)) {
             self.event.drain();
         }
     }

@@ -341,11 +341,11 @@ mod tests {
         arrived: Vec<u32>,
         /// Room available, not yet processed.
         freed: bool,
-        room: bool,
+        has_space: bool,
         /// Numbers completing when events are requested.
         late: Vec<u32>,
         /// Unions of the interests for which events were requested.
-        asked: Vec<Interest>,
+        armed_interests: Vec<Interest>,
         /// Irrelevant completions arrive continuously.
         flooded: bool,
         is_broken: bool,
@@ -355,7 +355,7 @@ mod tests {
         fn readiness(&self) -> Readiness {
             Readiness {
                 readable: !self.arrived.is_empty(),
-                writable: self.room,
+                writable: self.has_space,
                 ..Readiness::default()
             }
         }
@@ -373,13 +373,13 @@ mod tests {
             if self.is_broken {
                 return Err(io::ErrorKind::Other.into());
             }
-            let came = !self.completed.is_empty() || self.freed;
+            let progressed = !self.completed.is_empty() || self.freed;
             self.arrived.append(&mut self.completed);
-            self.room |= std::mem::take(&mut self.freed);
-            if came {
+            self.has_space |= std::mem::take(&mut self.freed);
+            if progressed {
                 self.wake();
             }
-            Ok(came || self.flooded)
+            Ok(progressed || self.flooded)
         }
 
         fn drain_events(&mut self) -> io::Result<()> {
@@ -390,7 +390,7 @@ mod tests {
         fn arm(&mut self) -> io::Result<()> {
             let interests = self.waiters.interests().copied();
             let all = interests.fold(Interest::default(), Interest::or);
-            self.asked.push(all);
+            self.armed_interests.push(all);
             self.completed.append(&mut self.late);
             Ok(())
         }
@@ -406,9 +406,9 @@ mod tests {
             completed: vec![],
             arrived: vec![],
             freed: false,
-            room: false,
+            has_space: false,
             late: vec![],
-            asked: vec![],
+            armed_interests: vec![],
             flooded: false,
             is_broken: false,
         };
@@ -433,7 +433,7 @@ mod tests {
     /// Uses up the room.
     fn fill(shared: &Socket) -> io::Result<()> {
         shared.until(Interest::WRITE, WaitMode::Watch, |state| {
-            Ok(std::mem::take(&mut state.room).then_some(()))
+            Ok(std::mem::take(&mut state.has_space).then_some(()))
         })
     }
 
@@ -456,7 +456,7 @@ mod tests {
         let shared = numbers();
         let soon = WaitMode::from_timeout(Some(Duration::from_millis(20)));
         assert!(would_block(take_by(&shared, soon)));
-        let (sender, taken) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
         thread::scope(|scope| {
             for _ in 0..2 {
                 let (shared, sender) = (&shared, sender.clone());
@@ -464,7 +464,7 @@ mod tests {
             }
             let mut numbers = [1, 2].map(|number| {
                 complete(&shared, number);
-                taken.recv_timeout(Duration::from_secs(50)).unwrap()
+                results.recv_timeout(Duration::from_secs(50)).unwrap()
             });
             numbers.sort_unstable();
             assert_eq!(numbers, [1, 2]);
@@ -545,7 +545,7 @@ mod tests {
             Interest::BOTH,
             Interest::WRITE,
         ];
-        assert_eq!(shared.lock().asked, expected);
+        assert_eq!(shared.lock().armed_interests, expected);
     }
 
     /// More completions than a call processes: every waiter retries.

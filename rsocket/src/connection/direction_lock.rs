@@ -17,11 +17,11 @@ use crate::waiting::WaitMode;
 
 /// The turn of one direction, free or taken.
 #[derive(Debug, Default)]
-pub(super) struct Turn(Mutex<Holder>);
+pub(super) struct DirectionLock(Mutex<Holder>);
 
 #[derive(Debug, Default)]
 struct Holder {
-    is_taken: bool,
+    is_locked: bool,
     /// Blocked calls, the oldest first.
     blocked: VecDeque<Arc<EventFd>>,
 }
@@ -42,23 +42,23 @@ impl Holder {
     }
 }
 
-impl Turn {
+impl DirectionLock {
     /// Takes the turn, and waits for it as long as `mode` permits. A nonblocking call neither takes the turn nor
     /// waits for a call that has it.
     ///
     /// # Errors
     /// - `WouldBlock`: the deadline of `mode` has passed.
     /// - `Interrupted`: a signal handler has run, or has to.
-    pub(super) fn take(&self, mode: WaitMode<'_>) -> io::Result<Option<Taken<'_>>> {
+    pub(super) fn take(&self, mode: WaitMode<'_>) -> io::Result<Option<DirectionGuard<'_>>> {
         if mode.is_nonblocking() {
             return Ok(None);
         }
         let mut holder = self.lock();
-        while holder.is_taken {
-            let left = mode
+        while holder.is_locked {
+            let remaining = mode
                 .deadline()
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             // Without a descriptor, the call looks for itself.
@@ -66,10 +66,10 @@ impl Turn {
                 Ok(event) => {
                     holder.blocked.push_back(Arc::clone(&event));
                     drop(holder);
-                    let waited = wait_interruptible("poll", event.as_fd(), left);
+                    let waited = wait_interruptible("poll", event.as_fd(), remaining);
                     event.drain();
                     holder = self.lock();
-                    if !holder.remove(&event) && !holder.is_taken && waited.is_err() {
+                    if !holder.remove(&event) && !holder.is_locked && waited.is_err() {
                         // Notified, and about to leave.
                         holder.notify();
                     }
@@ -77,15 +77,15 @@ impl Turn {
                 }
                 Err(_) => {
                     drop(holder);
-                    std::thread::sleep(unnotified_sleep(left));
+                    std::thread::sleep(unnotified_sleep(remaining));
                     holder = self.lock();
                     Ok(true)
                 }
             };
             waited?;
         }
-        holder.is_taken = true;
-        Ok(Some(Taken(self)))
+        holder.is_locked = true;
+        Ok(Some(DirectionGuard(self)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Holder> {
@@ -95,12 +95,12 @@ impl Turn {
 
 /// A taken turn, freed on drop.
 #[derive(Debug)]
-pub(super) struct Taken<'a>(&'a Turn);
+pub(super) struct DirectionGuard<'a>(&'a DirectionLock);
 
-impl Drop for Taken<'_> {
+impl Drop for DirectionGuard<'_> {
     fn drop(&mut self) {
         let mut holder = self.0.lock();
-        holder.is_taken = false;
+        holder.is_locked = false;
         holder.notify();
     }
 }
@@ -117,26 +117,26 @@ mod tests {
 
     #[test]
     fn turn_of_another_call_is_waited_for_until_the_deadline() {
-        let turn = Turn::default();
-        let first = turn.take(WaitMode::Endless).unwrap();
-        let late = turn.take(until(Duration::from_millis(1)));
+        let lock = DirectionLock::default();
+        let first = lock.take(WaitMode::Endless).unwrap();
+        let late = lock.take(until(Duration::from_millis(1)));
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert!(turn.take(WaitMode::Watch).unwrap().is_none());
+        assert!(lock.take(WaitMode::Watch).unwrap().is_none());
         drop(first);
-        assert!(turn.take(until(Duration::ZERO)).unwrap().is_some());
+        assert!(lock.take(until(Duration::ZERO)).unwrap().is_some());
     }
 
     #[test]
     fn freed_turn_wakes_each_waiting_call() {
-        let turn = Turn::default();
-        let first = turn.take(WaitMode::Endless).unwrap();
+        let lock = DirectionLock::default();
+        let first = lock.take(WaitMode::Endless).unwrap();
         let (sender, done) = mpsc::channel();
         thread::scope(|scope| {
             for mode in [WaitMode::Endless, until(Duration::from_secs(60))] {
-                let (turn, sender) = (&turn, sender.clone());
+                let (lock, sender) = (&lock, sender.clone());
                 scope.spawn(move || {
-                    let taken = turn.take(mode).unwrap();
-                    sender.send(taken.is_some()).unwrap();
+                    let guard = lock.take(mode).unwrap();
+                    sender.send(guard.is_some()).unwrap();
                 });
             }
             drop(first);

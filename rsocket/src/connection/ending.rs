@@ -5,7 +5,7 @@ use std::{io, sync::PoisonError, time::Duration};
 use cm::ConnectFailure;
 use verbs::waiting::Source;
 
-use super::{Cause, Connection, State};
+use super::{Cause, Connection, ConnectionState};
 use crate::{
     failure::CallError,
     proto::stream::Direction,
@@ -55,7 +55,7 @@ impl Connection {
         Ok(state.is_flushed())
     }
 
-    /// Disconnects because the process exits. Calls of other threads stay blocked until [`left`](Self::left).
+    /// Disconnects because the process exits. Calls of other threads stay blocked until [`cancel_leave`](Self::cancel_leave).
     /// Returns whether the peer has acknowledged all data, or the connection is over; `None` if another thread
     /// holds the lock. Called repeatedly.
     pub(crate) fn leave(&self) -> Option<bool> {
@@ -67,7 +67,7 @@ impl Connection {
     }
 
     /// Ends the effect of [`leave`](Self::leave) on calls, without waking any.
-    pub(crate) fn left(&self) {
+    pub(crate) fn cancel_leave(&self) {
         if let Some(mut state) = self.shared.try_lock() {
             state.exiting = false;
         }
@@ -102,7 +102,7 @@ impl Connection {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Rings a doorbell that has failed again, by an empty write. After [`DOORBELLS`] failures, the connection fails with
     /// the error: the requests would stay with the device, unexecuted.
     #[cold]

@@ -1,9 +1,9 @@
 //! A connected stream and its queue pair.
 
+mod direction_lock;
 mod ending;
 mod receiving;
 mod sending;
-mod turn;
 
 use std::{
     collections::VecDeque,
@@ -42,7 +42,7 @@ use crate::{
     waiters::Interest,
     waiting::{Pollable, Shared},
 };
-use turn::Turn;
+use direction_lock::DirectionLock;
 
 /// Minimum timeout for unacknowledged data.
 const MIN_USER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,10 +50,10 @@ const MIN_USER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connected stream, shared by the calls of all threads and by the engine.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    shared: Shared<State, Arc<CompletionChannel>>,
+    shared: Shared<ConnectionState, Arc<CompletionChannel>>,
     /// Taken by a blocking call that sends, so that the bytes of concurrent calls do not mix.
-    sending: Turn,
-    receiving: Turn,
+    sending: DirectionLock,
+    receiving: DirectionLock,
     /// Time to wait for the peer when the program closes the stream or exits.
     linger: Mutex<Duration>,
     local_addr: SocketAddr,
@@ -73,7 +73,7 @@ pub(crate) struct ConnectionAddrs {
 
 /// Mutable state of a connection, behind one lock.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ConnectionState {
     stream: Stream,
     qp: Pair<Rts>,
     sends: Queue,
@@ -89,7 +89,7 @@ pub(crate) struct State {
     scratch: Vec<u8>,
     /// Timeout for unacknowledged data, and for data without room of the peer, if limited.
     limit: Duration,
-    room_limit: Option<Duration>,
+    stall_limit: Option<Duration>,
     /// Bytes accepted from the program that wait for room of the peer.
     unsent: VecDeque<u8>,
     /// First reported cause of a failure.
@@ -131,7 +131,7 @@ impl Connection {
         let channel = Arc::new(channel);
         let (qp, id) = establish(qp)?;
         addrs.span.connected(addrs.local_addr, qp.qp_num());
-        let state = State {
+        let state = ConnectionState {
             stream,
             qp,
             sends: Queue::new(sends),
@@ -143,7 +143,7 @@ impl Connection {
             waiters: Waiters::new(),
             scratch: Vec::new(),
             limit: USER_TIMEOUT,
-            room_limit: None,
+            stall_limit: None,
             unsent: VecDeque::new(),
             cause: None,
             check_at: None,
@@ -156,8 +156,8 @@ impl Connection {
         };
         Ok(Self {
             shared: Shared::new(state, channel),
-            sending: Turn::default(),
-            receiving: Turn::default(),
+            sending: DirectionLock::default(),
+            receiving: DirectionLock::default(),
             linger: Mutex::new(Options::default().linger),
             local_addr: addrs.local_addr,
             peer_addr: addrs.peer_addr,
@@ -179,7 +179,7 @@ impl Connection {
     }
 
     /// The shared state and its waiters.
-    pub(crate) fn shared(&self) -> &Shared<State, Arc<CompletionChannel>> {
+    pub(crate) fn shared(&self) -> &Shared<ConnectionState, Arc<CompletionChannel>> {
         &self.shared
     }
 
@@ -226,11 +226,11 @@ impl Connection {
     }
 
     /// Sets the timeouts for unacknowledged data and for data without room of the peer, at least one second.
-    pub(crate) fn set_limits(&self, limit: Duration, room_limit: Option<Duration>) {
+    pub(crate) fn set_limits(&self, limit: Duration, stall_limit: Option<Duration>) {
         let mut state = self.shared.lock();
         state.limit = limit.max(MIN_USER_TIMEOUT);
-        state.room_limit = room_limit.map(|limit| limit.max(MIN_USER_TIMEOUT));
-        if state.check_at.is_some() || state.stream.lacks_room() {
+        state.stall_limit = stall_limit.map(|limit| limit.max(MIN_USER_TIMEOUT));
+        if state.check_at.is_some() || state.stream.waits_for_peer() {
             state.plan_check();
         }
     }
@@ -283,7 +283,7 @@ impl AsFd for Connection {
     }
 }
 
-impl Pollable for State {
+impl Pollable for ConnectionState {
     fn readiness(&self) -> Readiness {
         if self.exiting {
             return Readiness::default();
@@ -299,7 +299,7 @@ impl Pollable for State {
     }
 }
 
-impl Source for State {
+impl Source for ConnectionState {
     type Interest = Interest;
     type Error = io::Error;
 
@@ -334,12 +334,12 @@ impl Source for State {
             self.stream.sent(tag, false);
             self.note_failed(error);
         }
-        let came = received? || sent;
-        if came {
+        let progressed = received? || sent;
+        if progressed {
             self.wake();
         }
         self.pump()?;
-        Ok(came)
+        Ok(progressed)
     }
 
     fn drain_events(&mut self) -> io::Result<()> {
@@ -373,7 +373,7 @@ impl Source for State {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Processes the completions present at the call. Later ones may remain: a peer can send without end.
     fn catch_up(&mut self) {
         let Settings {
@@ -382,8 +382,8 @@ impl State {
             ..
         } = *self.stream.settings();
         // Each round processes at least one completion. A failed queue has no more.
-        let most = u32::from(send_depth) + u32::from(recv_depth + SPARE_RECEIVES);
-        for _ in 0..most {
+        let max_rounds = u32::from(send_depth) + u32::from(recv_depth + SPARE_RECEIVES);
+        for _ in 0..max_rounds {
             if !matches!(self.process(), Ok(true)) {
                 return;
             }
@@ -399,10 +399,10 @@ impl State {
             memory,
             ..
         } = self;
-        let mut came = false;
+        let mut progressed = false;
         let mut violated = false;
         for wc in receives.poll()? {
-            came = true;
+            progressed = true;
             let imm_data = wc.imm_data();
             match qp.complete(wc) {
                 Ok(Completed::Receive(done)) => {
@@ -412,9 +412,9 @@ impl State {
                     };
                     let message = match (imm_data, &work) {
                         (Some(imm_data), _) => Some(imm_data),
-                        (None, Some(place)) => {
+                        (None, Some(slot)) => {
                             let mut word = [0; MESSAGE];
-                            place.read(0, &mut word);
+                            slot.read(0, &mut word);
                             Some(u32::from_ne_bytes(word))
                         }
                         (None, None) => None,
@@ -436,7 +436,7 @@ impl State {
             }
             self.qp.to_error()?;
         }
-        Ok(came)
+        Ok(progressed)
     }
 
     /// Grows the receive buffer if the stream wants a larger one. Without memory for it, the present one stays in
@@ -445,7 +445,7 @@ impl State {
         let Self {
             stream, memory, qp, ..
         } = self;
-        if let Some(size) = stream.wanted_receive_buffer() {
+        if let Some(size) = stream.larger_receive_buffer() {
             match memory.grow_receive(qp.pd(), size) {
                 Some((addr, rkey)) => stream.receive_into(addr, rkey),
                 None => stream.keep_receiving(),
@@ -462,7 +462,7 @@ impl State {
         let Self {
             stream, memory, qp, ..
         } = self;
-        let Some(size) = stream.wanted_send_buffer() else {
+        let Some(size) = stream.larger_send_buffer() else {
             return false;
         };
         let grown = memory.grow_send(qp.pd(), size);
@@ -486,21 +486,21 @@ impl State {
     }
 
     fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
-        let wanted = bufs.iter().map(|buf| buf.len()).sum();
-        if wanted == 0 || self.stream.unread() == 0 {
-            if self.exiting && wanted > 0 {
+        let capacity = bufs.iter().map(|buf| buf.len()).sum();
+        if capacity == 0 || self.stream.unread() == 0 {
+            if self.exiting && capacity > 0 {
                 return Ok(None);
             }
             return match self.failure() {
                 Some(failure) if !self.stream.is_readable() => Err(failure),
-                _ if wanted == 0 || !self.stream.is_readable() => Ok(Some(0)),
+                _ if capacity == 0 || !self.stream.is_readable() => Ok(Some(0)),
                 _ => Ok(None),
             };
         }
         let mut len = 0;
         let mut bufs = bufs.iter_mut();
         let mut rest = &mut [][..];
-        for piece in self.stream.next_bytes(wanted) {
+        for piece in self.stream.next_bytes(capacity) {
             let mut at = piece.range.start as usize;
             let end = piece.range.end as usize;
             while at < end {
@@ -508,10 +508,10 @@ impl State {
                     let Some(buf) = bufs.next() else { break };
                     rest = &mut buf[..];
                 }
-                let (place, after) = rest.split_at_mut(rest.len().min(end - at));
-                self.memory.read(piece.is_old, at, place);
-                at += place.len();
-                len += place.len();
+                let (chunk, after) = rest.split_at_mut(rest.len().min(end - at));
+                self.memory.read(piece.is_old, at, chunk);
+                at += chunk.len();
+                len += chunk.len();
                 rest = after;
             }
         }
@@ -532,11 +532,11 @@ impl State {
             addr,
             rkey,
         } = outgoing;
-        let (bytes, place) = match &payload {
+        let (bytes, source) = match &payload {
             Payload::Nothing => (&[][..], None),
-            Payload::Data(_, place) => (user, Some(place)),
-            Payload::Target(entry, place) => (&entry[..], Some(place)),
-            Payload::Mapping(entry, place) => (&entry[..], Some(place)),
+            Payload::Data(_, source) => (user, Some(source)),
+            Payload::Target(entry, source) => (&entry[..], Some(source)),
+            Payload::Mapping(entry, source) => (&entry[..], Some(source)),
         };
         let remote = RemoteToken {
             addr,
@@ -548,7 +548,7 @@ impl State {
         let imm_data = word.filter(|_| !separate);
         let (memory, qp) = (&self.memory, &mut self.qp);
         // An empty write without a message is a keepalive probe.
-        if place.is_some() || !separate || message.is_none() {
+        if source.is_some() || !separate || message.is_none() {
             let write = |from| {
                 let write = op::Write::new(SendWork::new(from, tag), remote);
                 match imm_data {
@@ -556,7 +556,7 @@ impl State {
                     None => write,
                 }
             };
-            let posted = match place {
+            let posted = match source {
                 Some(PayloadSource::Inline) => qp
                     .post(write(None).inline(bytes))
                     .map_err(verbs::Error::from),
@@ -576,7 +576,7 @@ impl State {
             posted?;
         }
         if let Some(word) = word.filter(|_| separate) {
-            let tag = if place.is_some() { trailer } else { tag };
+            let tag = if source.is_some() { trailer } else { tag };
             let send = op::Send::new(With::new(None, tag));
             qp.post(send.inline(&word.to_ne_bytes()))
                 .map_err(verbs::Error::from)?;
@@ -601,9 +601,9 @@ impl State {
     /// Checks for progress of the requests in flight, and of data without room. Returns the time of the next check.
     fn check(&mut self) -> Option<Instant> {
         let now = self.start.elapsed();
-        let next = self.stream.check(now, self.limit, self.room_limit);
+        let next = self.stream.check(now, self.limit, self.stall_limit);
         let next = next.unwrap_or_else(|_timed_out| {
-            note!(warn, self.span, limit = ?self.limit, room_limit = ?self.room_limit, "data not taken in time");
+            note!(warn, self.span, limit = ?self.limit, stall_limit = ?self.stall_limit, "data not taken in time");
             // Flushes the outstanding requests. If the transition fails, the queue pair has already failed.
             drop(self.qp.to_error());
             self.wake();

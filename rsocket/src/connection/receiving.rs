@@ -37,13 +37,13 @@ impl Connection {
         bufs: &mut [IoSliceMut<'_>],
         mode: WaitMode<'_>,
     ) -> io::Result<usize> {
-        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let capacity: usize = bufs.iter().map(|buf| buf.len()).sum();
         let waited = self.shared.until(Interest::ANY, mode, |state| {
             // `recv` reports a failure once no bytes are left.
             drop(state.process());
             let stream = &state.stream;
             let is_over = !stream.is_readable() || stream.is_full() || state.failure().is_some();
-            let has_all = stream.unread() as usize >= wanted;
+            let has_all = stream.unread() as usize >= capacity;
             Ok((has_all || is_over).then_some(()))
         });
         match waited {

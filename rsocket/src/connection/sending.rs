@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Connection, State};
+use super::{Connection, ConnectionState};
 use crate::{
     proto::stream::{Burst, Outgoing, Payload, Placement},
     waiters::Interest,
@@ -27,7 +27,7 @@ impl Connection {
         let total = bufs.iter().map(|buf| buf.len()).sum();
         let mut burst = Burst::default();
         let mut done = 0;
-        let mut attempt = |state: &mut State, retains| {
+        let mut attempt = |state: &mut ConnectionState, retains| {
             state.send(bufs, total, &mut done, &mut burst)?;
             if retains {
                 done += state.retain(bufs, total, done);
@@ -54,7 +54,7 @@ impl Connection {
     fn send_waiting(
         &self,
         mode: WaitMode<'_>,
-        mut attempt: impl FnMut(&mut State, bool) -> io::Result<Option<()>>,
+        mut attempt: impl FnMut(&mut ConnectionState, bool) -> io::Result<Option<()>>,
     ) -> io::Result<()> {
         let within_call = mode.with_limit(ROOM_WAIT);
         let sent = self
@@ -100,7 +100,7 @@ impl Connection {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Fails if the stream is no longer writable: with the failure of the connection, else `BrokenPipe`.
     fn check_writable(&self) -> io::Result<()> {
         if self.stream.is_writable() {
@@ -164,10 +164,10 @@ impl State {
                 self.post(outgoing, &[])?;
                 continue;
             }
-            let left = bytes.len() - *done;
+            let remaining = bytes.len() - *done;
             match self
                 .stream
-                .send_to(burst, left, offset.saturating_add(*done as u64))
+                .send_to(burst, remaining, offset.saturating_add(*done as u64))
             {
                 Placement::Post(outgoing) => {
                     *done += self.post_data(outgoing, &[IoSlice::new(bytes)], *done)?;
@@ -230,7 +230,7 @@ impl State {
 
     /// Starts the checks of the time that data waits for room, if that is limited.
     fn limit_room(&mut self) {
-        if self.check_at.is_none() && self.room_limit.is_some() && self.stream.lacks_room() {
+        if self.check_at.is_none() && self.stall_limit.is_some() && self.stream.waits_for_peer() {
             self.plan_check();
         }
     }
@@ -253,15 +253,15 @@ impl State {
             return Ok(len);
         }
         // The message spans several buffers.
-        let mut whole = mem::take(&mut self.scratch);
-        whole.clear();
-        whole.extend_from_slice(first);
+        let mut joined = mem::take(&mut self.scratch);
+        joined.clear();
+        joined.extend_from_slice(first);
         for piece in pieces {
-            let more = (len - whole.len()).min(piece.len());
-            whole.extend_from_slice(&piece[..more]);
+            let more = (len - joined.len()).min(piece.len());
+            joined.extend_from_slice(&piece[..more]);
         }
-        let posted = self.post(outgoing, &whole);
-        self.scratch = whole;
+        let posted = self.post(outgoing, &joined);
+        self.scratch = joined;
         posted.map(|()| len)
     }
 }

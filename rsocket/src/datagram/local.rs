@@ -52,7 +52,7 @@ pub(crate) struct PeerPath {
 
 /// A UD queue pair and its memory.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalEndpoint {
     qp: Pair,
     /// Spill buffer for the excess of overlong messages, shared by all receives.
     spill: RemoteRegion,
@@ -87,7 +87,7 @@ fn no_datagrams(addr: SocketAddr) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, reason)
 }
 
-impl Local {
+impl LocalEndpoint {
     /// Creates the queue pair for a local address.
     pub(super) fn new(
         engine: &Engine,
@@ -110,10 +110,10 @@ impl Local {
             max_cqe,
         } = engine.devices().of(&ctx)?;
         // Sends and receives share a completion queue.
-        let most = max_qp_wr.min(max_cqe / 2);
+        let max_depth = max_qp_wr.min(max_cqe / 2);
         let (sends, receives) = (
-            u32::from(settings.send_depth).min(most),
-            u32::from(settings.recv_depth).min(most),
+            u32::from(settings.send_depth).min(max_depth),
+            u32::from(settings.recv_depth).min(max_depth),
         );
         let channel = ctx.create_comp_channel()?;
         let cq = ctx
@@ -135,11 +135,11 @@ impl Local {
         let mut qp = qp
             .to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
             .map_err(verbs::Error::from)?;
-        let places = pd.alloc_pool(receives as usize, GRH_LEN + SLOT)?;
+        let slots = pd.alloc_pool(receives as usize, GRH_LEN + SLOT)?;
         let spill = pd.register(Mapping::new(MAX_MESSAGE)?);
         let spill = spill.remote(RemoteAccess::empty()).create();
         let spill = spill.map_err(verbs::Error::from)?;
-        post_recvs(&mut qp, &places, &spill, receives)?;
+        post_recvs(&mut qp, &slots, &spill, receives)?;
         let inline = qp.send_queue().max_inline_data();
         let mut local = Self {
             messages: pd.alloc_pool(sends as usize, SLOT)?,
@@ -217,11 +217,11 @@ impl Local {
             self.qp.post(request).map_err(verbs::Error::from)?;
             return self.ring();
         }
-        let mut place = self.messages.try_take().ok_or(Errno::AGAIN)?;
-        place[..message.len()].copy_from_slice(message);
-        place.set_len(message.len());
+        let mut slot = self.messages.try_take().ok_or(Errno::AGAIN)?;
+        slot[..message.len()].copy_from_slice(message);
+        slot.set_len(message.len());
         self.qp
-            .post(request(Some(place)))
+            .post(request(Some(slot)))
             .map_err(verbs::Error::from)?;
         self.ring()
     }
@@ -238,21 +238,21 @@ impl Local {
         &mut self,
         mut done: impl FnMut(Done) -> Option<PoolBuf>,
     ) -> io::Result<bool> {
-        let mut came = false;
+        let mut progressed = false;
         let mut broken = false;
         for wc in self.queue.poll()? {
-            came = true;
+            progressed = true;
             let (ok, flushed) = (wc.ok().is_ok(), wc.status() == WcStatus::WR_FLUSH_ERR);
             match self.qp.complete(wc) {
                 Ok(Completed::Send(_)) => drop(done(Done::Sent { ok })),
                 Ok(Completed::Receive(received)) if ok => {
                     let len = received.byte_len();
-                    let (_, (mut place, _)) = received.into_parts();
-                    let again = if len > place.capacity() {
-                        Some(place)
+                    let (_, (mut slot, _)) = received.into_parts();
+                    let again = if len > slot.capacity() {
+                        Some(slot)
                     } else {
-                        place.set_len(len);
-                        done(Done::Received(place))
+                        slot.set_len(len);
+                        done(Done::Received(slot))
                     };
                     if let Some(again) = again {
                         post_recv(&mut self.qp, again, &self.spill)?;
@@ -268,12 +268,12 @@ impl Local {
         if broken {
             drop(done(Done::Broken));
         }
-        Ok(came)
+        Ok(progressed)
     }
 
     /// Posts a receive with a buffer that has been read.
-    pub(super) fn give_back(&mut self, place: PoolBuf) -> io::Result<()> {
-        post_recv(&mut self.qp, place, &self.spill)
+    pub(super) fn give_back(&mut self, slot: PoolBuf) -> io::Result<()> {
+        post_recv(&mut self.qp, slot, &self.spill)
     }
 
     /// Requests an event, unless one is outstanding.
@@ -291,18 +291,18 @@ impl Local {
 }
 
 /// Fills the receive queue, with at most `max` receives.
-fn post_recvs(qp: &mut Pair, places: &BufPool, spill: &RemoteRegion, max: u32) -> io::Result<()> {
-    while let Some(place) = places.try_take() {
+fn post_recvs(qp: &mut Pair, slots: &BufPool, spill: &RemoteRegion, max: u32) -> io::Result<()> {
+    while let Some(slot) = slots.try_take() {
         if qp.receive_queue().in_flight() == max as usize {
             break;
         }
-        post_recv(qp, place, spill)?;
+        post_recv(qp, slot, spill)?;
     }
     Ok(())
 }
 
-fn post_recv(qp: &mut Pair, mut place: PoolBuf, spill: &RemoteRegion) -> io::Result<()> {
-    place.set_full();
-    let work = (place, spill.slice(0..spill.len()));
+fn post_recv(qp: &mut Pair, mut slot: PoolBuf, spill: &RemoteRegion) -> io::Result<()> {
+    slot.set_full();
+    let work = (slot, spill.slice(0..spill.len()));
     Ok(qp.post_recv(work).map_err(verbs::Error::from)?)
 }

@@ -20,7 +20,7 @@ use rustix::event::epoll;
 use verbs::waiting::{Guard, Source};
 
 pub(crate) use local::PeerPath;
-pub(crate) use state::State;
+pub(crate) use state::DatagramState;
 
 use crate::{
     engine::Engine,
@@ -55,7 +55,7 @@ impl RecvMeta {
 /// A datagram socket. The [`Engine`] handles its UDP socket.
 #[derive(Debug)]
 pub(crate) struct DatagramSocket {
-    shared: Shared<State, Arc<OwnedFd>>,
+    shared: Shared<DatagramState, Arc<OwnedFd>>,
     engine: Arc<Engine>,
     /// Name in the engine.
     name: u64,
@@ -72,7 +72,7 @@ impl DatagramSocket {
         let udp = udp::Udp::new(family)?;
         let name = engine.new_socket_name();
         Ok(Arc::new_cyclic(|this| {
-            let state = State::new(
+            let state = DatagramState::new(
                 Weak::clone(this),
                 Arc::clone(engine),
                 name,
@@ -88,12 +88,12 @@ impl DatagramSocket {
         }))
     }
 
-    fn lock(&self) -> Guard<'_, State> {
+    fn lock(&self) -> Guard<'_, DatagramState> {
         self.shared.lock()
     }
 
     /// The shared state and its waiters.
-    pub(crate) fn shared(&self) -> &Shared<State, Arc<OwnedFd>> {
+    pub(crate) fn shared(&self) -> &Shared<DatagramState, Arc<OwnedFd>> {
         &self.shared
     }
 
@@ -204,7 +204,7 @@ impl DatagramSocket {
         self.lock().device_removed(key)
     }
 
-    /// Stops sending because the process exits: calls of other threads block until [`left`](Self::left).
+    /// Stops sending because the process exits: calls of other threads block until [`cancel_leave`](Self::cancel_leave).
     /// Returns whether all sends have completed; `None` if another thread holds the lock. Called repeatedly.
     pub(crate) fn leave(&self) -> Option<bool> {
         let mut state = self.shared.try_lock()?;
@@ -213,7 +213,7 @@ impl DatagramSocket {
     }
 
     /// Ends the effect of [`leave`](Self::leave).
-    pub(crate) fn left(&self) {
+    pub(crate) fn cancel_leave(&self) {
         if let Some(mut state) = self.shared.try_lock() {
             state.set_exiting(false);
         }

@@ -83,13 +83,13 @@ fn global_route<P: HasDevice>(
     let sgid = or(path.sgid, id.local_gid());
     let port_num = u32::from(id.port_num());
     let table = ctx.query_gid_table()?;
-    let mut own = table
+    let mut candidates = table
         .iter()
         .filter(|entry| entry.gid == sgid && entry.port_num == port_num)
         .peekable();
-    let first = own.peek().copied();
+    let first = candidates.peek().copied();
     // The table may have an entry for each RoCE version. The connection manager also prefers version 2.
-    let entry = own
+    let entry = candidates
         .find(|entry| entry.gid_type == GidType::ROCE_V2)
         .or(first)
         .ok_or(Errno::ADDRNOTAVAIL)?;

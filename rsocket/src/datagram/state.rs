@@ -20,7 +20,7 @@ use verbs::{
 
 use super::{
     DatagramSocket, RecvMeta,
-    local::{Done, Local, PeerPath},
+    local::{Done, LocalEndpoint, PeerPath},
     resolve,
     udp::Udp,
 };
@@ -54,7 +54,7 @@ enum Stored {
 impl AsRef<[u8]> for Stored {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Receive(_, place) => place,
+            Self::Receive(_, buffer) => buffer,
             Self::Copy(bytes) => bytes,
         }
     }
@@ -62,7 +62,7 @@ impl AsRef<[u8]> for Stored {
 
 /// Mutable state of a datagram socket, behind one lock.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct DatagramState {
     this: Weak<DatagramSocket>,
     engine: Arc<Engine>,
     name: u64,
@@ -70,7 +70,7 @@ pub(crate) struct State {
     udp: Option<Udp>,
     /// `None` before the first use.
     node: Option<Node<u64, PeerPath, Stored>>,
-    locals: BTreeMap<u64, Local>,
+    locals: BTreeMap<u64, LocalEndpoint>,
     next_local: u64,
     completions: Arc<OwnedFd>,
     settings: Settings,
@@ -90,7 +90,7 @@ pub(crate) struct State {
     udp_full: bool,
 }
 
-impl State {
+impl DatagramState {
     pub(super) fn new(
         this: Weak<DatagramSocket>,
         engine: Arc<Engine>,
@@ -182,7 +182,7 @@ impl State {
 
     pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
         let peer = self.node.as_ref()?.connected()?;
-        Some(self.udp().ok()?.seen(peer))
+        Some(self.udp().ok()?.to_program(peer))
     }
 
     pub(super) fn settings(&self) -> Settings {
@@ -234,8 +234,8 @@ impl State {
 
     /// Returns the local endpoint for a peer, creating both if unknown.
     fn local_for(&mut self, peer: SocketAddr) -> io::Result<u64> {
-        let known = self.node.as_ref().and_then(|node| node.local(peer));
-        if let Some(local) = known {
+        let existing = self.node.as_ref().and_then(|node| node.local(peer));
+        if let Some(local) = existing {
             return Ok(local);
         }
         let name = match self.source.map(|ip| (ip, self.local_at(ip, peer))) {
@@ -255,8 +255,8 @@ impl State {
 
     /// Returns the local endpoint with an address, creating an unknown one.
     fn local_at(&mut self, ip: IpAddr, peer: SocketAddr) -> io::Result<u64> {
-        let known = self.locals.iter().find(|(_, local)| local.is_for(ip));
-        match known {
+        let existing = self.locals.iter().find(|(_, local)| local.is_for(ip));
+        match existing {
             Some((&name, _)) => Ok(name),
             None => self.add_local(ip, peer),
         }
@@ -271,7 +271,7 @@ impl State {
             }
             (ip, _) => SocketAddr::new(ip, port),
         };
-        let local = Local::new(&self.engine, addr, self.reuse_addr, &self.settings)?;
+        let local = LocalEndpoint::new(&self.engine, addr, self.reuse_addr, &self.settings)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(
             &self.completions,
@@ -295,7 +295,7 @@ impl State {
             return;
         };
         if let Some(node) = &mut self.node {
-            node.remove_local(|gone| gone == name);
+            node.remove_local(|removed| removed == name);
             for _ in 0..local.sending() {
                 node.end_send();
             }
@@ -347,9 +347,9 @@ impl State {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         // The limit is independent of the route, which the program does not know.
-        let most = max_len_by_udp(peer.ip());
-        if len > most {
-            let reason = format!("{len} bytes; a datagram has at most {most}");
+        let max = max_len_by_udp(peer.ip());
+        if len > max {
+            let reason = format!("{len} bytes; a datagram has at most {max}");
             return Err(verbs::Error::from_io("sendmsg", Errno::MSGSIZE)
                 .detail(reason)
                 .into());
@@ -394,7 +394,7 @@ impl State {
         let udp = self.udp()?;
         match udp.send(&pieces, peer) {
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => {
-                self.engine.watch_room(self.name, udp, true)?;
+                self.engine.watch_udp_writable(self.name, udp, true)?;
                 self.udp_full = true;
                 Ok(None)
             }
@@ -438,14 +438,14 @@ impl State {
             source: Some(first.source),
         };
         if !peek
-            && let Some(taken) = node.take()
-            && let Stored::Receive(name, place) = taken.message
+            && let Some(dequeued) = node.take()
+            && let Stored::Receive(name, buffer) = dequeued.message
             && let Some(local) = self.locals.get_mut(&name)
         {
-            local.give_back(place)?;
+            local.give_back(buffer)?;
         }
         Ok(Some(RecvMeta {
-            source: received.source.map(|source| self.seen(source)),
+            source: received.source.map(|source| self.to_program(source)),
             ..received
         }))
     }
@@ -460,27 +460,27 @@ impl State {
         self.node.as_ref().map(Node::stats).unwrap_or_default()
     }
 
-    fn seen(&self, addr: SocketAddr) -> SocketAddr {
-        self.udp.as_ref().map_or(addr, |udp| udp.seen(addr))
+    fn to_program(&self, addr: SocketAddr) -> SocketAddr {
+        self.udp.as_ref().map_or(addr, |udp| udp.to_program(addr))
     }
 
     /// Receives from UDP, and wakes writers when UDP has room again.
     pub(super) fn udp_ready(&mut self) {
         if self.udp_full
             && let Some(udp) = &self.udp
-            && udp.has_room()
+            && udp.is_writable()
         {
             // A failure causes only superfluous notifications.
-            drop(self.engine.watch_room(self.name, udp, false));
+            drop(self.engine.watch_udp_writable(self.name, udp, false));
             self.udp_full = false;
             self.wake();
         }
-        let mut room = [0; UDP_BUFFER_SIZE];
+        let mut buffer = [0; UDP_BUFFER_SIZE];
         for _ in 0..MAX_UDP_PER_ROUND {
             let Some(udp) = &self.udp else { return };
-            match udp.receive(&mut room) {
+            match udp.receive(&mut buffer) {
                 Ok((len, from)) => {
-                    if let Some(bytes) = room.get(..len) {
+                    if let Some(bytes) = buffer.get(..len) {
                         self.handle_udp(from, bytes);
                     }
                 }
@@ -576,7 +576,7 @@ impl State {
     }
 }
 
-impl Pollable for State {
+impl Pollable for DatagramState {
     fn readiness(&self) -> Readiness {
         if self.exiting {
             return Readiness::default();
@@ -595,7 +595,7 @@ impl Pollable for State {
     }
 }
 
-impl Source for State {
+impl Source for DatagramState {
     type Interest = Interest;
     type Error = io::Error;
 
@@ -608,7 +608,7 @@ impl Source for State {
         let Some(node) = &mut self.node else {
             return Ok(false);
         };
-        let mut came = false;
+        let mut progressed = false;
         let mut broken = Vec::new();
         for (&name, local) in &mut self.locals {
             let scope = local.scope();
@@ -624,36 +624,38 @@ impl Source for State {
                     broken.push(name);
                     None
                 }
-                Done::Received(place) => {
-                    let dropped = node.arrived(Stored::Receive(name, place), GRH_LEN, scope, now);
+                Done::Received(buffer) => {
+                    let dropped = node.arrived(Stored::Receive(name, buffer), GRH_LEN, scope, now);
                     match dropped {
-                        Err(Stored::Receive(_, place)) => Some(place),
+                        Err(Stored::Receive(_, buffer)) => Some(buffer),
                         _ => None,
                     }
                 }
             });
             match processed {
-                Ok(some) => came |= some,
+                Ok(some) => progressed |= some,
                 Err(_) => broken.push(name),
             }
         }
         // A queue pair does not recover from an error. The next datagram creates another.
         for name in broken {
-            came = true;
+            progressed = true;
             self.remove_local(name);
         }
-        if came {
+        if progressed {
             self.wake();
         }
-        Ok(came)
+        Ok(progressed)
     }
 
     fn drain_events(&mut self) -> io::Result<()> {
-        self.locals.values_mut().try_for_each(Local::drain_events)
+        self.locals
+            .values_mut()
+            .try_for_each(LocalEndpoint::drain_events)
     }
 
     fn arm(&mut self) -> io::Result<()> {
-        self.locals.values_mut().try_for_each(Local::arm)
+        self.locals.values_mut().try_for_each(LocalEndpoint::arm)
     }
 }
 
@@ -671,7 +673,7 @@ fn removed() -> io::Error {
 }
 
 /// Encodes the header of a UDP message from a local endpoint.
-fn exchange(local: &Local, operation: Operation) -> Encoded {
+fn exchange(local: &LocalEndpoint, operation: Operation) -> Encoded {
     Exchange {
         operation,
         qp_num: local.qp_num(),

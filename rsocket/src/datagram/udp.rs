@@ -123,17 +123,17 @@ impl Udp {
     }
 
     /// Whether there is room for a datagram.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn is_writable(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Receives a datagram without blocking. Returns its full length, even if truncated.
-    pub(super) fn receive(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut control = RecvAncillaryBuffer::default();
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        let mut places = [IoSliceMut::new(place)];
-        let received = recvmsg(&self.fd, &mut places, &mut control, flags)?;
+        let mut buffers = [IoSliceMut::new(buffer)];
+        let received = recvmsg(&self.fd, &mut buffers, &mut control, flags)?;
         let from = received.address.ok_or(Errno::INVAL)?;
         Ok((received.bytes, plain(from)?))
     }
@@ -154,7 +154,7 @@ impl Udp {
     }
 
     /// Converts an address to the program's view: an IPv6 socket maps IPv4 addresses.
-    pub(super) fn seen(&self, addr: SocketAddr) -> SocketAddr {
+    pub(super) fn to_program(&self, addr: SocketAddr) -> SocketAddr {
         self.to_kernel(addr).unwrap_or(addr)
     }
 

@@ -16,16 +16,16 @@ use crate::{ready_list::ReadyList, waiters::Interest};
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
-struct Driver {
+struct MirrorDriver {
     ready: Arc<ReadyList>,
     sockets: Mutex<HashMap<u64, Weak<Socket>>>,
     next: AtomicU64,
     process: u64,
 }
 
-static DRIVER: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
+static DRIVER: Mutex<Option<Arc<MirrorDriver>>> = Mutex::new(None);
 
-impl Driver {
+impl MirrorDriver {
     /// Returns the driver of this process, started with the first driven socket.
     fn get() -> io::Result<Arc<Self>> {
         let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ pub(super) struct Reflection {
 #[derive(Debug, Default)]
 struct Parts {
     mirror: Option<Mirror>,
-    driver: Option<(Arc<Driver>, Watch)>,
+    driver: Option<(Arc<MirrorDriver>, Watch)>,
 }
 
 impl Reflection {
@@ -148,7 +148,7 @@ impl Socket {
             return Ok(());
         }
         drop(self.mirror()?);
-        let driver = Driver::get()?;
+        let driver = MirrorDriver::get()?;
         let mut parts = self.reflection.lock();
         if parts.driver.is_none() {
             let name = driver.next.fetch_add(1, SeqCst);
@@ -201,8 +201,8 @@ impl Socket {
         let Some((_, watch)) = &mut parts.driver else {
             return;
         };
-        let subject = self.subject();
-        let ready = watch.readiness(subject, Interest::BOTH, after_event);
+        let event_source = self.event_source();
+        let ready = watch.readiness(event_source, Interest::BOTH, after_event);
         if ready.is_err() {
             watch.end();
         }

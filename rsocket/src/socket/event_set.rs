@@ -208,8 +208,8 @@ impl EventSet {
     /// # Errors
     /// - `ENOENT`: no member with this name.
     pub fn remove_socket(&self, name: u64) -> io::Result<()> {
-        let taken = self.take_socket(name);
-        taken.map(drop).ok_or_else(|| os_error(Errno::NOENT))
+        let member = self.take_socket(name);
+        member.map(drop).ok_or_else(|| os_error(Errno::NOENT))
     }
 
     /// Removes a socket and returns its interest, without events after a reported one-shot event. `None`
@@ -250,7 +250,7 @@ impl EventSet {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            let mut left =
+            let mut remaining =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let mut ready = Vec::new();
             let mut members = self.lock();
@@ -263,12 +263,12 @@ impl EventSet {
                 self.list.notify();
             }
             drop(members);
-            let is_last = has_events || left.is_some_and(|left| left.is_zero());
+            let is_last = has_events || remaining.is_some_and(|remaining| remaining.is_zero());
             if ready.len() < max {
                 if has_events {
-                    left = Some(Duration::ZERO);
+                    remaining = Some(Duration::ZERO);
                 }
-                let slept = self.sleep(left, has_events, sleep);
+                let slept = self.sleep(remaining, has_events, sleep);
                 if !has_events {
                     self.lock().sleeping -= 1;
                 }
@@ -330,8 +330,8 @@ impl Members {
         self.pending
             .append(&mut list.take(Some(&Timespec::default())));
         let next = self.next;
-        let turn = self.pending.range(next..).chain(self.pending.range(..next));
-        for name in turn.copied().collect::<Vec<_>>() {
+        let round_robin = self.pending.range(next..).chain(self.pending.range(..next));
+        for name in round_robin.copied().collect::<Vec<_>>() {
             if ready.len() == max {
                 return;
             }
@@ -384,7 +384,7 @@ impl Member {
         }
         let interest = interest(requested);
         // A failed socket has events.
-        drop(self.watch.readiness(socket.subject(), interest, true));
+        drop(self.watch.readiness(socket.event_source(), interest, true));
         socket.poll_events(requested)
     }
 

@@ -54,7 +54,7 @@ pub(super) struct Mirror {
     /// The program's end, without a peer. The program gets duplicates.
     shown: OwnedFd,
     /// The other end, connected to the program's; `None` once an error is shown.
-    own: Option<OwnedFd>,
+    peer: Option<OwnedFd>,
     now: Readiness,
     /// Number of empty packets queued at the program's end.
     packets: u32,
@@ -69,15 +69,15 @@ impl Mirror {
     /// than block.
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (shown, own) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        let (shown, own) = (raised(shown), raised(own));
+        let (shown, peer) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let (shown, peer) = (raised(shown), raised(peer));
         send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
         connect_unspec(&shown)?;
         // The disconnect leaves a pending error on the other end, and the error would fail the next call.
-        let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&own);
+        let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&peer);
         let mirror = Self {
             shown,
-            own: Some(own),
+            peer: Some(peer),
             now: Readiness {
                 writable: true,
                 ..Readiness::default()
@@ -98,8 +98,8 @@ impl Mirror {
 
     /// Whether a descriptor is one of the pair.
     pub(super) fn has(&self, fd: RawFd) -> bool {
-        let own = self.own.as_ref().map(AsRawFd::as_raw_fd);
-        self.shown.as_raw_fd() == fd || own == Some(fd)
+        let peer = self.peer.as_ref().map(AsRawFd::as_raw_fd);
+        self.shown.as_raw_fd() == fd || peer == Some(fd)
     }
 
     /// Clears the shown error, after the program has read the socket's error.
@@ -115,7 +115,7 @@ impl Mirror {
     /// Shows the readiness of a socket. `after_event` means possible new data since the last call, and causes a new
     /// edge even if already readable.
     pub(super) fn show(&mut self, ready: Readiness, after_event: bool) -> io::Result<()> {
-        if self.own.is_none() {
+        if self.peer.is_none() {
             return Ok(());
         }
         if ready.failed {
@@ -150,13 +150,13 @@ impl Mirror {
     /// peer of the program's end.
     fn show_error(&mut self) -> io::Result<()> {
         self.take_back();
-        if let Some(own) = &self.own {
+        if let Some(peer) = &self.peer {
             // Autobind: the kernel assigns a name.
-            bind(own, &SocketAddrUnix::new_unnamed())?;
-            connect(&self.shown, &getsockname(own)?)?;
-            connect_unspec(own)?;
+            bind(peer, &SocketAddrUnix::new_unnamed())?;
+            connect(&self.shown, &getsockname(peer)?)?;
+            connect_unspec(peer)?;
         }
-        self.own = None;
+        self.peer = None;
         shutdown(&self.shown, Shutdown::Both)?;
         Ok(())
     }
@@ -190,15 +190,15 @@ impl Mirror {
     }
 
     fn send_packet(&self) -> rustix::io::Result<()> {
-        match &self.own {
-            Some(own) => send(own, &[], SendFlags::NOSIGNAL).map(drop),
+        match &self.peer {
+            Some(peer) => send(peer, &[], SendFlags::NOSIGNAL).map(drop),
             None => Err(Errno::PIPE),
         }
     }
 
     fn take_packet(&mut self) {
-        let taken = recv(&self.shown, &mut [0_u8; 1], RecvFlags::DONTWAIT);
-        self.read_by_others |= taken.is_err();
+        let received = recv(&self.shown, &mut [0_u8; 1], RecvFlags::DONTWAIT);
+        self.read_by_others |= received.is_err();
         self.packets -= 1;
     }
 
@@ -242,8 +242,8 @@ mod tests {
 
     fn events(set: &OwnedFd) -> u32 {
         let mut events = Vec::with_capacity(4);
-        let room = rustix::buffer::spare_capacity(&mut events);
-        epoll::wait(set, room, Some(&Timespec::default())).unwrap();
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(set, buffer, Some(&Timespec::default())).unwrap();
         events.iter().fold(0, |all, event: &epoll::Event| {
             let flags = event.flags;
             all | flags.bits()
@@ -284,11 +284,11 @@ mod tests {
         };
         mirror.show(half, true).unwrap();
         assert_eq!(events(&set), IN | OUT | RDHUP);
-        let over = Readiness {
+        let closed = Readiness {
             hung_up: true,
             ..half
         };
-        mirror.show(over, true).unwrap();
+        mirror.show(closed, true).unwrap();
         assert_eq!(events(&set), IN | OUT | RDHUP | HUP);
     }
 
@@ -371,15 +371,15 @@ mod tests {
         };
         mirror.show(half, true).unwrap();
         assert_eq!(unknown_writes(&program), [Errno::NOTCONN; 5]);
-        let over = Readiness {
+        let closed = Readiness {
             hung_up: true,
             ..half
         };
-        mirror.show(over, true).unwrap();
+        mirror.show(closed, true).unwrap();
         assert_eq!(unknown_writes(&program), [Errno::PIPE; 5]);
         let failed = Readiness {
             failed: true,
-            ..over
+            ..closed
         };
         mirror.show(failed, true).unwrap();
         let errors = unknown_writes(&program);

@@ -49,13 +49,13 @@ bitflags! {
 /// An entry of [`poll()`]: a socket or a descriptor, with the requested events.
 #[derive(Debug)]
 pub struct PollEntry<'a> {
-    subject: Subject<'a>,
+    target: PollTarget<'a>,
     interest: PollEvents,
     ready: PollEvents,
 }
 
 #[derive(Debug)]
-enum Subject<'a> {
+enum PollTarget<'a> {
     Socket(&'a Socket),
     Fd(BorrowedFd<'a>),
 }
@@ -64,7 +64,7 @@ impl<'a> PollEntry<'a> {
     /// Creates an entry for a socket.
     pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Socket(socket),
+            target: PollTarget::Socket(socket),
             interest,
             ready: PollEvents::empty(),
         }
@@ -73,7 +73,7 @@ impl<'a> PollEntry<'a> {
     /// Creates an entry for any other descriptor.
     pub fn fd(fd: BorrowedFd<'a>, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Fd(fd),
+            target: PollTarget::Fd(fd),
             interest,
             ready: PollEvents::empty(),
         }
@@ -158,17 +158,23 @@ pub fn poll_by(
             begin(entries, &task)?
         };
         let ready = ready || waits.iter().any(|wait| wait.met);
-        let left = match deadline {
+        let remaining = match deadline {
             _ if ready => Some(Duration::ZERO),
             Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
             None => None,
         };
-        let left = sleep_time(event_fd.as_deref(), left);
+        let remaining = sleep_time(event_fd.as_deref(), remaining);
         let polled = if ready {
             // Present events take precedence over a signal.
-            poll_kernel(entries, &waits, event_fd.as_deref(), left, &mut self::sleep)
+            poll_kernel(
+                entries,
+                &waits,
+                event_fd.as_deref(),
+                remaining,
+                &mut self::sleep,
+            )
         } else {
-            poll_kernel(entries, &waits, event_fd.as_deref(), left, sleep)
+            poll_kernel(entries, &waits, event_fd.as_deref(), remaining, sleep)
         };
         drop(waits);
         if let Some(event_fd) = &event_fd {
@@ -177,7 +183,7 @@ pub fn poll_by(
         polled?;
         let mut count = 0;
         for entry in &mut *entries {
-            if let Subject::Socket(socket) = entry.subject {
+            if let PollTarget::Socket(socket) = entry.target {
                 entry.ready = socket.poll_events(entry.interest);
             }
             count += usize::from(!entry.ready.is_empty());
@@ -189,10 +195,13 @@ pub fn poll_by(
 }
 
 /// Longest time of a sleep: a thread that got no eventfd is not notified.
-pub(super) fn sleep_time(event_fd: Option<&EventFd>, left: Option<Duration>) -> Option<Duration> {
+pub(super) fn sleep_time(
+    event_fd: Option<&EventFd>,
+    remaining: Option<Duration>,
+) -> Option<Duration> {
     match event_fd {
-        Some(_) => left,
-        None => Some(unnotified_sleep(left)),
+        Some(_) => remaining,
+        None => Some(unnotified_sleep(remaining)),
     }
 }
 
@@ -242,19 +251,19 @@ fn poll_kernel(
     };
     let mut ordinary = 0;
     for entry in &*entries {
-        if let Subject::Fd(fd) = entry.subject {
+        if let PollTarget::Fd(fd) = entry.target {
             add(fd, entry.interest);
             ordinary += 1;
         }
     }
-    let own = event_fd.map(AsFd::as_fd);
-    for fd in waits.iter().filter_map(|wait| wait.on.fd()).chain(own) {
+    let event_fd = event_fd.map(AsFd::as_fd);
+    for fd in waits.iter().filter_map(|wait| wait.on.fd()).chain(event_fd) {
         add(fd, PollEvents::IN);
     }
     sleep(&mut fds, timeout)?;
     let mut answers = fds[..ordinary].iter().map(|fd| fd.ready);
     for entry in &mut *entries {
-        if let Subject::Fd(_) = entry.subject {
+        if let PollTarget::Fd(_) = entry.target {
             entry.ready = answers.next().unwrap_or(PollEvents::empty());
         }
     }
@@ -263,9 +272,9 @@ fn poll_kernel(
 
 impl PollEntry<'_> {
     fn is_ready(&self) -> bool {
-        match self.subject {
-            Subject::Socket(socket) => !socket.poll_events(self.interest).is_empty(),
-            Subject::Fd(_) => false,
+        match self.target {
+            PollTarget::Socket(socket) => !socket.poll_events(self.interest).is_empty(),
+            PollTarget::Fd(_) => false,
         }
     }
 }
@@ -275,7 +284,7 @@ impl PollEntry<'_> {
 struct Wait<'s> {
     socket: &'s Socket,
     task: Waker,
-    on: source::Subject,
+    on: source::SocketSource,
     /// The requested events are present already.
     met: bool,
 }
@@ -290,14 +299,14 @@ fn begin<'s>(entries: &[PollEntry<'s>], task: &Waker) -> io::Result<Vec<Wait<'s>
 /// Each socket of the entries once, with the events requested by all of its entries: a second registration of a task would
 /// replace the first.
 fn waited_for<'s>(entries: &[PollEntry<'s>]) -> Vec<(&'s Socket, PollEvents)> {
-    let sockets = entries.iter().filter_map(|entry| match entry.subject {
-        Subject::Socket(socket) => Some((socket, entry.interest)),
-        Subject::Fd(_) => None,
+    let sockets = entries.iter().filter_map(|entry| match entry.target {
+        PollTarget::Socket(socket) => Some((socket, entry.interest)),
+        PollTarget::Fd(_) => None,
     });
     let mut sockets: Vec<_> = sockets.collect();
     sockets.sort_unstable_by_key(|(socket, _)| ptr::from_ref(*socket));
-    sockets.dedup_by(|(next, events), (kept, all)| {
-        let is_same = ptr::eq(*next, *kept);
+    sockets.dedup_by(|(next, events), (previous, all)| {
+        let is_same = ptr::eq(*next, *previous);
         if is_same {
             *all |= *events;
         }
@@ -352,7 +361,7 @@ impl Socket {
         let mut wait = Wait {
             socket: self,
             task: task.clone(),
-            on: self.subject(),
+            on: self.event_source(),
             met: false,
         };
         let interest = interest(events);
@@ -368,22 +377,24 @@ impl Socket {
     }
 
     fn events_now(&self, requested: PollEvents) -> PollEvents {
-        let readiness = match self.subject() {
-            source::Subject::Stream(connection) => connection.shared().readiness_now(),
-            source::Subject::Datagram(datagram) => datagram.shared().readiness_now(),
-            source::Subject::Listening(listener) => Ok(Readiness {
+        let readiness = match self.event_source() {
+            source::SocketSource::Stream(connection) => connection.shared().readiness_now(),
+            source::SocketSource::Datagram(datagram) => datagram.shared().readiness_now(),
+            source::SocketSource::Listening(listener) => Ok(Readiness {
                 readable: listener.is_ready(),
                 ..Readiness::default()
             }),
-            source::Subject::Failed => Ok(FAILED),
+            source::SocketSource::Failed => Ok(FAILED),
             // As on Linux.
-            source::Subject::Ended => Ok(Readiness {
+            source::SocketSource::Ended => Ok(Readiness {
                 writable: true,
                 hung_up: true,
                 ..Readiness::default()
             }),
-            source::Subject::Closed => return PollEvents::NVAL,
-            source::Subject::Quiet | source::Subject::Connecting(_) => Ok(Readiness::default()),
+            source::SocketSource::Closed => return PollEvents::NVAL,
+            source::SocketSource::Quiet | source::SocketSource::Connecting(_) => {
+                Ok(Readiness::default())
+            }
         };
         of_readiness(readiness.unwrap_or(FAILED), requested)
     }
@@ -414,15 +425,15 @@ mod tests {
         };
         assert_eq!(of_readiness(idle, both), PollEvents::OUT);
         assert_eq!(of_readiness(idle, PollEvents::IN), PollEvents::empty());
-        let over = Readiness {
+        let closed = Readiness {
             readable: true,
             writable: true,
             ended: true,
             hung_up: true,
             failed: false,
         };
-        assert_eq!(of_readiness(over, both).bits(), 0x15);
-        assert_eq!(of_readiness(over, PollEvents::empty()), PollEvents::HUP);
+        assert_eq!(of_readiness(closed, both).bits(), 0x15);
+        assert_eq!(of_readiness(closed, PollEvents::empty()), PollEvents::HUP);
         let half = Readiness {
             readable: true,
             ended: true,

@@ -9,7 +9,7 @@ use std::{
 
 use verbs::waiting::EventFd;
 
-use super::{Phase, Socket, poll::FAILED};
+use super::{Socket, SocketPhase, poll::FAILED};
 use crate::{
     connection::Connection,
     datagram::DatagramSocket,
@@ -22,7 +22,7 @@ use crate::{
 
 /// Parts of a phase relevant for its events.
 #[derive(Debug)]
-pub(super) enum Subject {
+pub(super) enum SocketSource {
     Quiet,
     Connecting(Arc<EventFd>),
     Listening(Arc<Listener>),
@@ -33,7 +33,7 @@ pub(super) enum Subject {
     Closed,
 }
 
-impl Subject {
+impl SocketSource {
     /// Descriptor readable at the events of this subject.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -66,16 +66,18 @@ impl Subject {
 }
 
 impl Socket {
-    pub(super) fn subject(&self) -> Subject {
+    pub(super) fn event_source(&self) -> SocketSource {
         match &self.lock().phase {
-            Phase::Idle(_) => Subject::Quiet,
-            Phase::Connecting(connecting) => Subject::Connecting(Arc::clone(connecting.event_fd())),
-            Phase::Listening(listener) => Subject::Listening(Arc::clone(listener)),
-            Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
-            Phase::Datagram(datagram) => Subject::Datagram(Arc::clone(datagram)),
-            Phase::Failed => Subject::Failed,
-            Phase::Ended(_) => Subject::Ended,
-            Phase::Closed => Subject::Closed,
+            SocketPhase::Idle(_) => SocketSource::Quiet,
+            SocketPhase::Connecting(connecting) => {
+                SocketSource::Connecting(Arc::clone(connecting.event_fd()))
+            }
+            SocketPhase::Listening(listener) => SocketSource::Listening(Arc::clone(listener)),
+            SocketPhase::Connected(stream) => SocketSource::Stream(Arc::clone(stream.connection())),
+            SocketPhase::Datagram(datagram) => SocketSource::Datagram(Arc::clone(datagram)),
+            SocketPhase::Failed => SocketSource::Failed,
+            SocketPhase::Ended(_) => SocketSource::Ended,
+            SocketPhase::Closed => SocketSource::Closed,
         }
     }
 }
@@ -157,17 +159,17 @@ impl Watch {
     /// the socket at the next change too.
     pub(super) fn readiness(
         &mut self,
-        subject: Subject,
+        event_source: SocketSource,
         interest: Interest,
         register: bool,
     ) -> io::Result<Readiness> {
-        match subject {
-            Subject::Quiet | Subject::Closed => Ok(Readiness::default()),
-            Subject::Failed => {
+        match event_source {
+            SocketSource::Quiet | SocketSource::Closed => Ok(Readiness::default()),
+            SocketSource::Failed => {
                 self.end();
                 Ok(FAILED)
             }
-            Subject::Ended => {
+            SocketSource::Ended => {
                 self.end();
                 // Not hung up, which is final for a mirror: the listener may listen again.
                 Ok(Readiness {
@@ -176,13 +178,13 @@ impl Watch {
                     ..Readiness::default()
                 })
             }
-            Subject::Connecting(event_fd) => {
+            SocketSource::Connecting(event_fd) => {
                 if !matches!(self.source, Some(Source::Connecting(_))) {
                     self.watch(Source::Connecting(Arc::clone(&event_fd)), &event_fd)?;
                 }
                 Ok(Readiness::default())
             }
-            Subject::Listening(listener) => {
+            SocketSource::Listening(listener) => {
                 if !matches!(self.source, Some(Source::Listening(_))) {
                     let event_fd = listener.event_fd();
                     self.watch(Source::Listening(Arc::clone(event_fd)), event_fd)?;
@@ -192,7 +194,7 @@ impl Watch {
                     ..Readiness::default()
                 })
             }
-            Subject::Stream(connection) => {
+            SocketSource::Stream(connection) => {
                 let is_new = !matches!(self.source, Some(Source::Stream(_)));
                 if is_new {
                     let source = Source::Stream(Arc::downgrade(&connection));
@@ -200,7 +202,7 @@ impl Watch {
                 }
                 self.of(connection.shared(), interest, register || is_new)
             }
-            Subject::Datagram(datagram) => {
+            SocketSource::Datagram(datagram) => {
                 let is_new = !matches!(self.source, Some(Source::Datagram(_)));
                 if is_new {
                     let source = Source::Datagram(Arc::downgrade(&datagram));

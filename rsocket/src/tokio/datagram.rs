@@ -85,13 +85,18 @@ impl AsyncDatagram {
             )
         })?;
         // A member of this set for the life of the UDP socket; closing the duplicate has no effect.
-        let room = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let writable = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&room, socket.udp_socket()?, data, epoll::EventFlags::OUT)?;
+        epoll::add(
+            &writable,
+            socket.udp_socket()?,
+            data,
+            epoll::EventFlags::OUT,
+        )?;
         socket.set_nonblocking(true);
         Ok(Self {
             reactor: Reactor::new(&datagram)?,
-            udp: WatchedFd::new(room)?,
+            udp: WatchedFd::new(writable)?,
             datagram,
             socket,
         })

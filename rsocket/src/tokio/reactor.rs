@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A socket of any kind.
-pub(super) trait Pollable: fmt::Debug + Send + Sync + 'static {
+pub(super) trait ReactorSocket: fmt::Debug + Send + Sync + 'static {
     type State: waiting::Pollable;
     type Channel: EventSource;
 
@@ -27,8 +27,8 @@ pub(super) trait Pollable: fmt::Debug + Send + Sync + 'static {
     fn watch(&self) -> io::Result<WatchedFd>;
 }
 
-impl Pollable for Connection {
-    type State = connection::State;
+impl ReactorSocket for Connection {
+    type State = connection::ConnectionState;
     type Channel = Arc<CompletionChannel>;
 
     fn shared(&self) -> &Shared<Self::State, Self::Channel> {
@@ -40,8 +40,8 @@ impl Pollable for Connection {
     }
 }
 
-impl Pollable for DatagramSocket {
-    type State = datagram::State;
+impl ReactorSocket for DatagramSocket {
+    type State = datagram::DatagramState;
     type Channel = Arc<OwnedFd>;
 
     fn shared(&self) -> &Shared<Self::State, Self::Channel> {
@@ -63,7 +63,7 @@ pub(super) struct Reactor<S> {
     waker: Waker,
 }
 
-impl<S: Pollable> Reactor<S> {
+impl<S: ReactorSocket> Reactor<S> {
     pub(super) fn new(socket: &Arc<S>) -> io::Result<Arc<Self>> {
         let fd = match socket.watch() {
             // Another reactor of the same socket: a duplicate is another member.
@@ -76,7 +76,7 @@ impl<S: Pollable> Reactor<S> {
         let reactor = Arc::new_cyclic(|this| Self {
             fd,
             socket,
-            waker: Waker::from(Arc::new(Driver(Weak::clone(this)))),
+            waker: Waker::from(Arc::new(ReactorWaker(Weak::clone(this)))),
         });
         reactor.poll();
         Ok(reactor)
@@ -95,9 +95,9 @@ impl<S: Pollable> Reactor<S> {
 }
 
 /// Woken by the runtime's driver.
-struct Driver<S>(Weak<Reactor<S>>);
+struct ReactorWaker<S>(Weak<Reactor<S>>);
 
-impl<S: Pollable> Wake for Driver<S> {
+impl<S: ReactorSocket> Wake for ReactorWaker<S> {
     fn wake(self: Arc<Self>) {
         if let Some(reactor) = self.0.upgrade() {
             reactor.poll();
@@ -124,13 +124,13 @@ impl Wake for TaskWaker {
 
 /// A task waiting for a socket in one direction, until dropped. The last one to poll is woken.
 #[derive(Debug)]
-pub(super) struct Task<S: Pollable> {
+pub(super) struct Task<S: ReactorSocket> {
     reactor: Arc<Reactor<S>>,
     latest: Arc<TaskWaker>,
     waker: Waker,
 }
 
-impl<S: Pollable> Task<S> {
+impl<S: ReactorSocket> Task<S> {
     pub(super) fn new(reactor: &Arc<Reactor<S>>) -> Self {
         let latest = Arc::new(TaskWaker(Mutex::new(Waker::noop().clone())));
         Self {
@@ -158,7 +158,7 @@ impl<S: Pollable> Task<S> {
     }
 }
 
-impl<S: Pollable> Drop for Task<S> {
+impl<S: ReactorSocket> Drop for Task<S> {
     fn drop(&mut self) {
         self.reactor.socket.shared().end_wait(&self.waker);
     }
