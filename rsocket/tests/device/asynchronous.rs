@@ -66,11 +66,11 @@ async fn async_stream_split_into_two_tasks_transfers() {
         let (mut reader, mut writer) = tokio::io::split(stream);
         tasks.push(tokio::spawn(async move {
             let chunk = [7; 5000];
-            let mut left = LEN;
-            while left > 0 {
-                let len = left.min(chunk.len());
+            let mut remaining = LEN;
+            while remaining > 0 {
+                let len = remaining.min(chunk.len());
                 writer.write_all(&chunk[..len]).await.unwrap();
-                left -= len;
+                remaining -= len;
             }
         }));
         tasks.push(tokio::spawn(async move {
@@ -233,10 +233,10 @@ async fn async_datagram_of_stream_socket_is_refused() {
     let refused = AsyncDatagram::new(stream).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     let unbound = AsyncDatagram::new(Socket::datagram(Family::V4).unwrap()).unwrap();
-    let nothing = unbound.recv(&mut [0]).await.unwrap_err();
-    assert_eq!(nothing.kind(), ErrorKind::InvalidInput);
-    let nowhere = unbound.send(b"x").await.unwrap_err();
-    assert_eq!(rsocket::errno(&nowhere), 89);
+    let receive_error = unbound.recv(&mut [0]).await.unwrap_err();
+    assert_eq!(receive_error.kind(), ErrorKind::InvalidInput);
+    let send_error = unbound.send(b"x").await.unwrap_err();
+    assert_eq!(rsocket::errno(&send_error), 89);
     assert!(unbound.into_inner().is_nonblocking());
 }
 
@@ -286,7 +286,7 @@ const PAIRS: usize = 10;
 async fn async_stream_has_one_descriptor() {
     // The engine has descriptors of its own, created with the first stream.
     let (first, _first_server) = pair().await;
-    let most = 2 * PAIRS;
+    let max = 2 * PAIRS;
     let mut added = usize::MAX;
     // On softnic, other tests of this process open and close descriptors meanwhile.
     for _ in 0..10 {
@@ -296,11 +296,11 @@ async fn async_stream_has_one_descriptor() {
             pairs.push(pair().await);
         }
         added = added.min(descriptors().saturating_sub(before));
-        if added <= most {
+        if added <= max {
             break;
         }
     }
-    assert!(added <= most, "{added} descriptors for {PAIRS} pairs");
+    assert!(added <= max, "{added} descriptors for {PAIRS} pairs");
     // Two runtimes' handles of one stream are watched independently.
     let stream = first.into_inner();
     let mut handles = [(); 2].map(|()| AsyncStream::new(stream.try_clone().unwrap()).unwrap());

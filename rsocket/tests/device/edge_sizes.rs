@@ -48,21 +48,21 @@ fn write_vectored_and_read_vectored_keep_order() {
         let pieces: Vec<Vec<u8>> = (0..count)
             .map(|_| (0..rng.usize(0..50)).map(|_| rng.u8(..)).collect())
             .collect();
-        let whole = pieces.concat();
+        let expected = pieces.concat();
         let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        assert_eq!((&client).write_vectored(&slices).unwrap(), whole.len());
+        assert_eq!((&client).write_vectored(&slices).unwrap(), expected.len());
         let mut got: Vec<u8> = Vec::new();
-        while got.len() < whole.len() {
-            let (mut a, mut nothing, mut b) = ([0; 5], [0; 0], vec![0; 300]);
+        while got.len() < expected.len() {
+            let (mut a, mut empty, mut b) = ([0; 5], [0; 0], vec![0; 300]);
             let bufs = &mut [
                 IoSliceMut::new(&mut a),
-                IoSliceMut::new(&mut nothing),
+                IoSliceMut::new(&mut empty),
                 IoSliceMut::new(&mut b),
             ];
             let len = (&server).read_vectored(bufs).unwrap();
             got.extend(a.iter().chain(&b).take(len));
         }
-        assert!(got == whole, "{count} pieces");
+        assert!(got == expected, "{count} pieces");
     }
 }
 
@@ -313,9 +313,9 @@ fn mappings_through_smallest_queues_do_not_stall() {
         assert_eq!(server.write_at(&bytes, 7).unwrap(), 8);
         server.write_all(b"!").unwrap();
         client.read_exact(&mut [0]).unwrap();
-        let mut there = [0; 8];
-        mapped.read(0, &mut there);
-        assert_eq!(there, bytes);
+        let mut stored = [0; 8];
+        mapped.read(0, &mut stored);
+        assert_eq!(stored, bytes);
     }
 }
 

@@ -321,8 +321,8 @@ const ALONE: &str = "RSOCKET_ALONE";
 fn listen_without_lockable_memory_reports_memlock_limit() {
     if env::var_os(ALONE).is_none() {
         let name = "endings::listen_without_lockable_memory_reports_memlock_limit";
-        let mut alone = Command::new(env::current_exe().unwrap());
-        let status = alone.args(["--exact", name]).env(ALONE, "1").status();
+        let mut program = Command::new(env::current_exe().unwrap());
+        let status = program.args(["--exact", name]).env(ALONE, "1").status();
         assert!(status.unwrap().success());
         return;
     }

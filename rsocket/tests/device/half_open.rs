@@ -64,13 +64,13 @@ fn regions() -> usize {
     String::from_utf8(listed.stdout).unwrap().lines().count()
 }
 
-/// Waits until at most `most` memory regions are left. Regions of an earlier test may be released meanwhile.
-fn wait_for_regions(most: usize) {
+/// Waits until at most `max` memory regions are left. Regions of an earlier test may be released meanwhile.
+fn wait_for_regions(max: usize) {
     let start = Instant::now();
-    while regions() > most {
+    while regions() > max {
         assert!(
             start.elapsed() < TEST_TIMEOUT,
-            "{}, more than {most}",
+            "{}, more than {max}",
             regions()
         );
         thread::sleep(Duration::from_millis(10));

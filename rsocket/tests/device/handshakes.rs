@@ -235,9 +235,9 @@ fn keepalive_with_unresponsive_peer_times_out() {
 /// An absent host, and an address without a route.
 #[test]
 fn connect_to_absent_host_reports_unreachable() {
-    let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();
+    let unroutable: SocketAddr = "203.0.113.1:7".parse().unwrap();
     let unresponsive_hosts = UnresponsiveHosts::new();
-    for (addr, expected) in [(nowhere, 101), (unresponsive_hosts.host(), 110)] {
+    for (addr, expected) in [(unroutable, 101), (unresponsive_hosts.host(), 110)] {
         let failed = Stream::connect(addr).unwrap_err();
         assert_eq!(errno(&failed), expected, "{addr}: {failed}");
         let socket = Socket::new(Family::V4).unwrap();

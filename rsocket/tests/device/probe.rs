@@ -374,12 +374,12 @@ impl Probe {
 
     /// Sends a message without data.
     pub(crate) fn send_message(&mut self, word: u32) {
-        let nowhere = RemoteToken {
+        let no_target = RemoteToken {
             addr: 0,
             len: 0,
             rkey: 0,
         };
-        self.write(&[], nowhere, word);
+        self.write(&[], no_target, word);
     }
 
     /// Sends data from the start of another target on.

@@ -194,9 +194,9 @@ fn shutdown_of_each_direction_changes_poll_events() {
         )
         .unwrap();
     assert_eq!(wait_for(&server, PollEvents::IN), PollEvents::IN);
-    let mut seen = [0; 16];
-    let peeked = server.peek(&mut seen).unwrap();
-    assert_eq!(&seen[..peeked], &b"something"[..peeked]);
+    let mut peeked_bytes = [0; 16];
+    let peeked = server.peek(&mut peeked_bytes).unwrap();
+    assert_eq!(&peeked_bytes[..peeked], &b"something"[..peeked]);
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(number(client.send(b"x")), EPIPE);
     let (mut first, mut second) = ([0; 4], [0; 12]);
@@ -205,8 +205,8 @@ fn shutdown_of_each_direction_changes_poll_events() {
     assert_eq!((&first, &second[..5]), (b"some", &b"thing"[..]));
     assert_eq!(look_at(&server), BOTH);
     server.shutdown(Shutdown::Write).unwrap();
-    let over = wait_for(&client, PollEvents::IN);
-    assert!(over.contains(PollEvents::IN));
+    let closed = wait_for(&client, PollEvents::IN);
+    assert!(closed.contains(PollEvents::IN));
     while !look_at(&client).contains(PollEvents::HUP) {
         thread::sleep(Duration::from_millis(1));
     }
@@ -335,12 +335,12 @@ fn poll_of_one_socket_by_two_threads_loses_no_event() {
         for half in [&client, &server] {
             half.set_nonblocking(true);
             scope.spawn(move || {
-                let mut left = rounds * 1000;
-                while left > 0 {
+                let mut remaining = rounds * 1000;
+                while remaining > 0 {
                     let bytes = [7; 1000];
-                    let len = left.min(bytes.len());
+                    let len = remaining.min(bytes.len());
                     match half.send(&bytes[..len]) {
-                        Ok(sent) => left -= sent,
+                        Ok(sent) => remaining -= sent,
                         Err(err) if errno(&err) == EAGAIN => {
                             wait_for(half, PollEvents::OUT);
                         }
@@ -349,12 +349,12 @@ fn poll_of_one_socket_by_two_threads_loses_no_event() {
                 }
             });
             scope.spawn(move || {
-                let mut left = rounds * 1000;
-                while left > 0 {
+                let mut remaining = rounds * 1000;
+                while remaining > 0 {
                     let mut bytes = [0; 700];
                     match half.recv(&mut bytes) {
-                        Ok(0) => panic!("{left} bytes are missing"),
-                        Ok(got) => left -= got,
+                        Ok(0) => panic!("{remaining} bytes are missing"),
+                        Ok(got) => remaining -= got,
                         Err(err) if errno(&err) == EAGAIN => {
                             wait_for(half, PollEvents::IN);
                         }

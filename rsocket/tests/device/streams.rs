@@ -64,16 +64,16 @@ fn readable_wait_is_not_woken_by_send_completions() {
         verbs::fd::wait_readable("poll", stream.as_fd(), Some(timeout)).unwrap()
     };
     for round in 0..10 {
-        let nothing = client.read(&mut [0]).unwrap_err();
-        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        let error = client.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(client.write(&[round]).unwrap(), 1);
-        let mut came = [0];
-        server.read_exact(&mut came).unwrap();
-        assert_eq!(came, [round]);
+        let mut byte = [0];
+        server.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [round]);
         assert!(!readable(&client, SHORTLY), "in round {round}");
         server.write_all(&[round]).unwrap();
         assert!(readable(&client, TEST_TIMEOUT), "in round {round}");
-        assert_eq!(client.read(&mut came).unwrap(), 1);
+        assert_eq!(client.read(&mut byte).unwrap(), 1);
     }
 }
 
@@ -85,13 +85,13 @@ fn megabytes_in_both_directions_at_once_arrive() {
         for (seed, stream) in [(1, &client), (2, &server)] {
             scope.spawn(move || {
                 let bytes = pattern(seed, len);
-                let mut left = &bytes[..];
+                let mut remaining = &bytes[..];
                 let mut size = 1;
-                while !left.is_empty() {
+                while !remaining.is_empty() {
                     size = size * 7 % ((1 << 20) - 3) + 1;
-                    let (piece, rest) = left.split_at(size.min(left.len()));
+                    let (piece, rest) = remaining.split_at(size.min(remaining.len()));
                     (&*stream).write_all(piece).unwrap();
-                    left = rest;
+                    remaining = rest;
                 }
                 stream.shutdown(Shutdown::Write).unwrap();
             });
@@ -150,9 +150,9 @@ fn options_out_of_range_are_clamped() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 (&server).write_all(&bytes).unwrap();
-                let mut there = vec![0; bytes.len()];
-                (&server).read_exact(&mut there).unwrap();
-                assert!(there == bytes, "received bytes differ from sent bytes");
+                let mut received = vec![0; bytes.len()];
+                (&server).read_exact(&mut received).unwrap();
+                assert!(received == bytes, "received bytes differ from sent bytes");
             });
             let mut back = vec![0; bytes.len()];
             client.read_exact(&mut back).unwrap();
@@ -206,8 +206,8 @@ fn drop_after_write_delivers_everything() {
 
 #[test]
 fn connect_without_listener_is_refused() {
-    let gone = Listener::bind(local()).unwrap().local_addr().unwrap();
-    let err = Stream::connect(gone).unwrap_err();
+    let closed_addr = Listener::bind(local()).unwrap().local_addr().unwrap();
+    let err = Stream::connect(closed_addr).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused, "{err}");
 }
 
@@ -287,9 +287,9 @@ fn write_at_completes_before_the_next_message() {
     );
     client.write_all(b"!").unwrap();
     server.read_exact(&mut [0]).unwrap();
-    let mut there = vec![0; 99_000];
-    mapped.read(0, &mut there);
-    assert!(there == bytes[..99_000]);
+    let mut stored = vec![0; 99_000];
+    mapped.read(0, &mut stored);
+    assert!(stored == bytes[..99_000]);
 }
 
 /// The connection ends with the last handle.
@@ -300,17 +300,17 @@ fn stream_clone_shares_connection_and_mode() {
     let (mut server, _) = listener.accept().unwrap();
     let mut other = client.try_clone().unwrap();
     client.set_nonblocking(true);
-    let nothing = other.read(&mut [0]).unwrap_err();
+    let error = other.read(&mut [0]).unwrap_err();
     assert_eq!(
-        nothing.kind(),
+        error.kind(),
         io::ErrorKind::WouldBlock,
         "the mode is shared"
     );
     drop(client);
     other.write_all(b"still here").unwrap();
-    let mut there = [0; 10];
-    server.read_exact(&mut there).unwrap();
-    assert_eq!(&there, b"still here");
+    let mut received = [0; 10];
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"still here");
     drop(other);
-    assert_eq!(server.read(&mut there).unwrap(), 0);
+    assert_eq!(server.read(&mut received).unwrap(), 0);
 }

@@ -54,8 +54,8 @@ async fn stream_task_yields_while_reads_and_writes_are_ready() {
     let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
     let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
     client.write_all(&vec![1; BYTES as usize]).await.unwrap();
-    let mut there = vec![0; BYTES as usize];
-    while server.get_ref().peek(&mut there).unwrap_or(0) < there.len() {
+    let mut peeked = vec![0; BYTES as usize];
+    while server.get_ref().peek(&mut peeked).unwrap_or(0) < peeked.len() {
         yield_now().await;
     }
     let turns = Turns::count();

@@ -193,16 +193,18 @@ fn peek_returns_no_credits() {
         probe.send(b"x");
     }
     // The buffer is larger than the available data.
-    let mut seen = [0; CREDITS as usize];
+    let mut received = [0; CREDITS as usize];
     let start = Instant::now();
-    while stream.peek(&mut seen).unwrap() < usize::from(COUNT) {
+    while stream.peek(&mut received).unwrap() < usize::from(COUNT) {
         assert!(start.elapsed() < TEST_TIMEOUT);
         thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(stream.peek(&mut seen).unwrap(), usize::from(COUNT));
+    assert_eq!(stream.peek(&mut received).unwrap(), usize::from(COUNT));
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.recv_message(), 4);
-    stream.read_exact(&mut seen[..usize::from(COUNT)]).unwrap();
+    stream
+        .read_exact(&mut received[..usize::from(COUNT)])
+        .unwrap();
     assert_eq!(probe.recv_message(), 0x8000_0180 + u32::from(COUNT));
 }
 

@@ -254,19 +254,19 @@ fn unbound_datagram_socket_sends_from_its_own_port() {
 /// Datagrams beyond the device's MTU are sent over UDP.
 #[test]
 fn datagram_of_each_size_arrives_whole_or_is_refused() {
-    for (addr, header, most) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
+    for (addr, header, max) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
         let (a, b) = (bound(addr), bound(addr));
         introduce(&a, &b);
         let packets = [256, 512, 1024, 2048].map(|mtu| [mtu - header, mtu - header + 1]);
-        let sizes = packets.into_iter().flatten().filter(|&size| size < most);
-        for size in [0, 1, 64, 65, 1500, most].into_iter().chain(sizes) {
+        let sizes = packets.into_iter().flatten().filter(|&size| size < max);
+        for size in [0, 1, 64, 65, 1500, max].into_iter().chain(sizes) {
             let bytes: Vec<u8> = (0..size).map(|at: usize| at.to_le_bytes()[0]).collect();
             send(&a, &b, &bytes);
             let (got, received) = recv(&b);
             assert_eq!(received.full_len, size);
             assert!(got == bytes, "{size}");
         }
-        for size in [most + 1, 2041, 65507, 1 << 20] {
+        for size in [max + 1, 2041, 65507, 1 << 20] {
             let bytes = vec![0; size];
             let to = b.local_addr().unwrap();
             assert_eq!(number(a.send_to(&bytes, to)), EMSGSIZE);
@@ -385,9 +385,9 @@ fn bound_again(socket: &Socket) -> io::Result<()> {
 
 #[test]
 fn connected_datagram_socket_without_peer_is_refused() {
-    let gone = bound(local()).local_addr().unwrap();
+    let closed_addr = bound(local()).local_addr().unwrap();
     let client = bound(local());
-    client.connect(gone).unwrap();
+    client.connect(closed_addr).unwrap();
     client.send(b"x").unwrap();
     let mut buf = [0; 8];
     let received = client.recv(&mut buf);

@@ -66,8 +66,8 @@ impl RawPeer {
         assert!(port.active_mtu().bytes().unwrap() as usize >= len);
         let gid = Gid::from(local().ip());
         let table = pd.context().query_gid_table().unwrap();
-        let own = table.iter().find(|entry| entry.gid == gid).unwrap();
-        let index = u8::try_from(own.gid_index).unwrap();
+        let entry = table.iter().find(|entry| entry.gid == gid).unwrap();
+        let index = u8::try_from(entry.gid_index).unwrap();
         let ah = pd.create_ah(&AddressVector::global(1, index, gid)).unwrap();
         let buf = pd.alloc_buf(len).unwrap();
         let request = op::SendTo::new(Addressed::new(buf, &ah), to, QKEY);

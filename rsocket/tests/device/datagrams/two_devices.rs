@@ -156,10 +156,10 @@ impl Sockets {
 }
 
 /// Closes a socket while others send to one address each.
-fn close_while_others_send(closing: &Socket, others: &[(&Socket, SocketAddr)]) {
+fn close_while_others_send(closing: &Socket, senders: &[(&Socket, SocketAddr)]) {
     let closed = AtomicBool::new(false);
     thread::scope(|scope| {
-        for &(other, to) in others {
+        for &(other, to) in senders {
             let closed = &closed;
             scope.spawn(move || {
                 let send = || other.send_to(b"x", to);
