@@ -70,7 +70,7 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
     if args.flags & USE_ONCE != 0 {
         options = options.use_once();
     }
-    let place = match args.cookie_addr {
+    let cookie_out = match args.cookie_addr {
         0 => None,
         at => {
             let at = usize::try_from(at).map_err(|_| os(libc::EFAULT))?;
@@ -80,8 +80,8 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
         }
     };
     let cookie = socket.export_memory(Program::new(args.addr, args.len)?, options)?;
-    if let Some(place) = place {
-        place.copy_from_slice(&cookie.to_u64().to_ne_bytes());
+    if let Some(cookie_out) = cookie_out {
+        cookie_out.copy_from_slice(&cookie.to_u64().to_ne_bytes());
     }
     Ok(cookie)
 }
@@ -202,8 +202,8 @@ impl SendControl {
                     _ => Kind::MaskedAtomicCompareSwap,
                 };
                 let args = AtomicArgs::decode(payload, kind).map_err(to_os_error)?;
-                let place = socket.register(Program::new(args.local_addr, 8)?)?;
-                let mut atomic = Atomic::new(args.op, place, args.cookie)
+                let local = socket.register(Program::new(args.local_addr, 8)?)?;
+                let mut atomic = Atomic::new(args.op, local, args.cookie)
                     .at(args.remote_addr)
                     .token(args.token);
                 if args.flags & FENCE != 0 {
@@ -272,16 +272,16 @@ unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
 /// Writer of control messages into the buffer of the program.
 #[derive(Debug)]
 pub(crate) struct ControlWriter<'a> {
-    room: &'a mut [u8],
+    buffer: &'a mut [u8],
     used: usize,
     /// A control message did not fit.
     pub(crate) truncated: bool,
 }
 
 impl<'a> ControlWriter<'a> {
-    pub(crate) fn new(room: &'a mut [u8]) -> Self {
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
         Self {
-            room,
+            buffer,
             used: 0,
             truncated: false,
         }
@@ -302,15 +302,15 @@ impl<'a> ControlWriter<'a> {
 
     fn add_any(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
         let len = HEADER + payload.len();
-        let Some(place) = self.room.get_mut(self.used..self.used + len) else {
+        let Some(header_and_payload) = self.buffer.get_mut(self.used..self.used + len) else {
             self.truncated = true;
             return;
         };
-        place[..8].copy_from_slice(&(len as u64).to_ne_bytes());
-        place[8..12].copy_from_slice(&level.to_ne_bytes());
-        place[12..16].copy_from_slice(&kind.to_ne_bytes());
-        place[16..].copy_from_slice(payload);
-        self.used = (self.used + len.next_multiple_of(8)).min(self.room.len());
+        header_and_payload[..8].copy_from_slice(&(len as u64).to_ne_bytes());
+        header_and_payload[8..12].copy_from_slice(&level.to_ne_bytes());
+        header_and_payload[12..16].copy_from_slice(&kind.to_ne_bytes());
+        header_and_payload[16..].copy_from_slice(payload);
+        self.used = (self.used + len.next_multiple_of(8)).min(self.buffer.len());
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use libc::{c_int, c_long};
 
-use crate::table::{Held, SOCKETS};
+use crate::table::{SOCKETS, SocketEntry};
 
 /// RDS sockets among the descriptors.
 struct Sockets;
 
 impl interpose::Descriptors for Sockets {
-    type Forgotten = Option<Arc<Held>>;
+    type Forgotten = Option<Arc<SocketEntry>>;
 
     fn may_have(fd: c_int) -> bool {
         SOCKETS.may_have(fd)
@@ -22,20 +22,20 @@ impl interpose::Descriptors for Sockets {
 
     fn follow(old: c_int, new: c_int) {
         drop(Self::forget(new));
-        if let Some(held) = SOCKETS.find(old) {
-            SOCKETS.add(new, held);
+        if let Some(entry) = SOCKETS.find(old) {
+            SOCKETS.add(new, entry);
         }
     }
 
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {
-        let held = SOCKETS.find(fd)?;
+        let entry = SOCKETS.find(fd)?;
         if cmd == libc::F_GETFL {
-            let nonblocking = held.settings().nonblocking;
+            let nonblocking = entry.settings().nonblocking;
             return Some(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 });
         }
         let nonblocking = arg & c_long::from(libc::O_NONBLOCK) != 0;
-        held.settings().nonblocking = nonblocking;
-        held.socket.set_nonblocking(nonblocking);
+        entry.settings().nonblocking = nonblocking;
+        entry.socket.set_nonblocking(nonblocking);
         Some(0)
     }
 }

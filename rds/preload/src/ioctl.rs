@@ -8,7 +8,7 @@ use libc::{c_int, c_ulong, c_void};
 use crate::{
     memory::bytes_mut,
     options::int,
-    table::{Held, find, with},
+    table::{SocketEntry, find, with},
 };
 
 /// `SIOCRDSSETTOS` and `SIOCRDSGETTOS`.
@@ -17,8 +17,8 @@ const GET_TOS: c_ulong = 0x89e1;
 
 /// # Safety
 /// `arg` fits the request.
-unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
-    let socket = &held.socket;
+unsafe fn ioctl_on(entry: &SocketEntry, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
+    let socket = &entry.socket;
     let size = match request {
         SET_TOS | GET_TOS => 1,
         libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ => size_of::<c_int>(),
@@ -27,12 +27,12 @@ unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Resul
     // SAFETY: readable and writable, guaranteed by the caller.
     let arg = unsafe { bytes_mut(arg, size) }?;
     match request {
-        SET_TOS if !held.settings().bound => return Err(os(libc::ENOTTY)),
+        SET_TOS if !entry.settings().bound => return Err(os(libc::ENOTTY)),
         SET_TOS => socket.set_tos(arg[0])?,
         GET_TOS => arg[0] = socket.tos(),
         libc::FIONBIO => {
             let nonblocking = int(arg)? != 0;
-            held.settings().nonblocking = nonblocking;
+            entry.settings().nonblocking = nonblocking;
             socket.set_nonblocking(nonblocking);
         }
         _ => {
@@ -53,9 +53,9 @@ unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Resul
 /// As for `ioctl(2)`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if let Some(held) = find(fd) {
+    if let Some(entry) = find(fd) {
         // SAFETY: as the caller promises.
-        return with(&held, |held| unsafe { ioctl_on(held, request, arg) });
+        return with(&entry, |entry| unsafe { ioctl_on(entry, request, arg) });
     }
     let real = real!(ioctl: unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.

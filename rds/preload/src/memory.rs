@@ -104,12 +104,12 @@ pub(crate) fn check_place<T>(at: *const T) -> io::Result<()> {
 /// As for [`value`], of the length.
 pub(crate) unsafe fn check_room(at: *const c_void, len: *const socklen_t) -> io::Result<()> {
     // SAFETY: guaranteed by the caller.
-    let room = unsafe { value(len) }?;
-    let room = c_int::try_from(room).map_err(|_| os(libc::EINVAL))?;
+    let capacity = unsafe { value(len) }?;
+    let capacity = c_int::try_from(capacity).map_err(|_| os(libc::EINVAL))?;
     check_place(len)?;
-    match usize::try_from(room).unwrap_or(0) {
+    match usize::try_from(capacity).unwrap_or(0) {
         0 => Ok(()),
-        room => check(at, room.min(MAX_NAME), Access::Write),
+        capacity => check(at, capacity.min(MAX_NAME), Access::Write),
     }
 }
 
@@ -205,12 +205,12 @@ pub(crate) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) ->
         return Ok(());
     }
     // SAFETY: guaranteed by the caller.
-    let room = unsafe { self::value(len) }?;
+    let capacity = unsafe { self::value(len) }?;
     check_place(len)?;
-    let room = usize::try_from(room).unwrap_or(0).min(value.len());
+    let capacity = usize::try_from(capacity).unwrap_or(0).min(value.len());
     // SAFETY: writable, guaranteed by the caller.
-    let place = unsafe { bytes_mut(at, room) }?;
-    place.copy_from_slice(&value[..room]);
+    let out = unsafe { bytes_mut(at, capacity) }?;
+    out.copy_from_slice(&value[..capacity]);
     let full = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
     // SAFETY: not null, and valid, guaranteed by the caller.
     unsafe { store(len, full) };
@@ -303,7 +303,7 @@ mod tests {
         // An address that cannot be given leaves the length.
         let mut len: socklen_t = 4;
         // SAFETY: not used otherwise.
-        let given = unsafe { give(&[1, 2, 3, 4], pages.page(1), &raw mut len) };
-        assert_eq!((errno(given), len), (bad, 4));
+        let stored = unsafe { give(&[1, 2, 3, 4], pages.page(1), &raw mut len) };
+        assert_eq!((errno(stored), len), (bad, 4));
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     control::{ControlWriter, SendControl},
     memory::{bytes, bytes_mut, check_place, check_room, gather, give, scatter, value},
     sockets::raw,
-    table::{Held, find, may_find, with},
+    table::{SocketEntry, find, may_find, with},
 };
 
 /// Sends one message.
@@ -22,7 +22,7 @@ use crate::{
 /// # Safety
 /// As for [`SendControl::read`].
 unsafe fn send_one(
-    held: &Held,
+    entry: &SocketEntry,
     pieces: &[IoSlice<'_>],
     to: &[u8],
     control: &[u8],
@@ -36,11 +36,11 @@ unsafe fn send_one(
         to => Some(address::read(to, libc::EINVAL)?),
     };
     let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
-    if zero_copy && held.settings().zero_copy {
+    if zero_copy && entry.settings().zero_copy {
         // As the kernel does for RDMA transports.
         return Err(os(libc::EOPNOTSUPP));
     }
-    if !held.settings().bound {
+    if !entry.settings().bound {
         return Err(os(libc::ENOTCONN));
     }
     let with_flags = |mut options: SendOptions| {
@@ -54,22 +54,22 @@ unsafe fn send_one(
     };
     if control.is_empty() && !zero_copy {
         let options = with_flags(SendOptions::new());
-        let sent = held.socket.send_msg(pieces, &options)?;
+        let sent = entry.socket.send_msg(pieces, &options)?;
         return Ok(length(sent.len));
     }
     // SAFETY: as the caller promises.
-    let mut control_msgs = unsafe { SendControl::read(&held.socket, control) }?;
+    let mut control_msgs = unsafe { SendControl::read(&entry.socket, control) }?;
     if control_msgs.zero_copy != zero_copy {
-        return Err(control_msgs.undo(&held.socket, os(libc::EINVAL)));
+        return Err(control_msgs.undo(&entry.socket, os(libc::EINVAL)));
     }
     let options = with_flags(std::mem::take(&mut control_msgs.options));
-    match held.socket.send_msg(pieces, &options) {
+    match entry.socket.send_msg(pieces, &options) {
         Ok(sent) => Ok(length(sent.len)),
-        Err(err) => Err(control_msgs.undo(&held.socket, err)),
+        Err(err) => Err(control_msgs.undo(&entry.socket, err)),
     }
 }
 
-unsafe fn send_msg(held: &Held, msg: *const msghdr, flags: c_int) -> io::Result<ssize_t> {
+unsafe fn send_msg(entry: &SocketEntry, msg: *const msghdr, flags: c_int) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
     let msg = unsafe { value(msg) }?;
     // SAFETY: as the caller promises.
@@ -79,11 +79,11 @@ unsafe fn send_msg(held: &Held, msg: *const msghdr, flags: c_int) -> io::Result<
     // SAFETY: as the caller promises.
     let control = unsafe { bytes(msg.msg_control, msg.msg_controllen) }?;
     // SAFETY: as the caller promises.
-    unsafe { send_one(held, &pieces, to, control, flags) }
+    unsafe { send_one(entry, &pieces, to, control, flags) }
 }
 
 unsafe fn send_to(
-    held: &Held,
+    entry: &SocketEntry,
     buf: *const c_void,
     len: size_t,
     flags: c_int,
@@ -99,46 +99,50 @@ unsafe fn send_to(
         unsafe { raw(to, to_len) }?
     };
     // SAFETY: no memory is named in control messages.
-    unsafe { send_one(held, &[IoSlice::new(bytes)], to, &[], flags) }
+    unsafe { send_one(entry, &[IoSlice::new(bytes)], to, &[], flags) }
 }
 
 unsafe fn send_plain(
-    held: &Held,
+    entry: &SocketEntry,
     buf: *const c_void,
     len: size_t,
     flags: c_int,
 ) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
-    unsafe { send_to(held, buf, len, flags, std::ptr::null(), 0) }
+    unsafe { send_to(entry, buf, len, flags, std::ptr::null(), 0) }
 }
 
-unsafe fn write_to(held: &Held, buf: *const c_void, len: size_t) -> io::Result<ssize_t> {
+unsafe fn write_to(entry: &SocketEntry, buf: *const c_void, len: size_t) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
-    unsafe { send_plain(held, buf, len, 0) }
+    unsafe { send_plain(entry, buf, len, 0) }
 }
 
-unsafe fn write_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Result<ssize_t> {
+unsafe fn write_all(
+    entry: &SocketEntry,
+    pieces: *const iovec,
+    count: c_int,
+) -> io::Result<ssize_t> {
     let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
     // SAFETY: as the caller promises.
     let pieces = unsafe { gather(pieces, count) }?;
     // SAFETY: no memory is named in control messages.
-    unsafe { send_one(held, &pieces, &[], &[], 0) }
+    unsafe { send_one(entry, &pieces, &[], &[], 0) }
 }
 
 /// Result of a receive call.
 #[derive(Debug, Default)]
-struct Outcome {
+struct ReceiveOutcome {
     /// The return value.
     len: usize,
     from: Option<Encoded>,
     flags: c_int,
 }
 
-impl Outcome {
-    fn of_message(copied: usize, len: usize, from: std::net::SocketAddr, asked: c_int) -> Self {
+impl ReceiveOutcome {
+    fn of_message(copied: usize, len: usize, from: std::net::SocketAddr, flags: c_int) -> Self {
         let cut = copied < len;
         Self {
-            len: if asked & libc::MSG_TRUNC != 0 {
+            len: if flags & libc::MSG_TRUNC != 0 {
                 len
             } else {
                 copied
@@ -151,28 +155,28 @@ impl Outcome {
 
 /// Receives the next message or event.
 fn receive_one(
-    held: &Held,
+    entry: &SocketEntry,
     pieces: &mut [io::IoSliceMut<'_>],
     writer: &mut ControlWriter<'_>,
     flags: c_int,
-) -> io::Result<Outcome> {
+) -> io::Result<ReceiveOutcome> {
     if flags & libc::MSG_OOB != 0 {
-        return Ok(Outcome::default());
+        return Ok(ReceiveOutcome::default());
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
     if flags & libc::MSG_PEEK != 0 {
-        if dont_wait && !held.socket.readiness(Interest::Read)?.readable {
+        if dont_wait && !entry.socket.readiness(Interest::Read)?.readable {
             return Err(os(libc::EAGAIN));
         }
-        let peeked = held.socket.peek_msg(pieces)?;
-        return Ok(peeked.map_or_else(Outcome::default, |meta| {
-            Outcome::of_message(meta.len, meta.full_len, meta.source, flags)
+        let peeked = entry.socket.peek_msg(pieces)?;
+        return Ok(peeked.map_or_else(ReceiveOutcome::default, |meta| {
+            ReceiveOutcome::of_message(meta.len, meta.full_len, meta.source, flags)
         }));
     }
     let received = if dont_wait {
-        held.socket.try_recv_event()?
+        entry.socket.try_recv_event()?
     } else {
-        held.socket.recv_event()?
+        entry.socket.recv_event()?
     };
     match received {
         Event::Operation(ended) => {
@@ -181,22 +185,22 @@ fn receive_one(
                 status: ended.status,
             };
             writer.add(Kind::RdmaStatus, &status.encode());
-            Ok(Outcome::default())
+            Ok(ReceiveOutcome::default())
         }
         Event::Congestion(ports) => {
             writer.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
-            Ok(Outcome::default())
+            Ok(ReceiveOutcome::default())
         }
         Event::ZeroCopyDone(name) => {
             let (free, _) = ZcopyCompletion::split(std::slice::from_ref(&name));
             writer.add(Kind::ZcopyCompletion, &free.encode());
-            Ok(Outcome::default())
+            Ok(ReceiveOutcome::default())
         }
         Event::Message(message) => {
             if let Some(cookie) = message.cookie() {
                 writer.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
             }
-            let settings = *held.settings();
+            let settings = *entry.settings();
             if settings.timestamp {
                 writer.add_timestamp(message.timestamp());
             }
@@ -205,14 +209,14 @@ fn receive_one(
                 writer.add(Kind::RxPathLatency, &times);
             }
             let copied = message.copy_to(pieces);
-            Ok(Outcome::of_message(
+            Ok(ReceiveOutcome::of_message(
                 copied,
                 message.len(),
                 message.from(),
                 flags,
             ))
         }
-        _ => Ok(Outcome::default()),
+        _ => Ok(ReceiveOutcome::default()),
     }
 }
 
@@ -220,7 +224,7 @@ fn length(len: usize) -> ssize_t {
     ssize_t::try_from(len).unwrap_or(ssize_t::MAX)
 }
 
-unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result<ssize_t> {
+unsafe fn receive_msg(entry: &SocketEntry, msg: *mut msghdr, flags: c_int) -> io::Result<ssize_t> {
     check_place(msg)?;
     // SAFETY: accessible, and not used otherwise, as the caller promises.
     let msg = unsafe { msg.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
@@ -231,9 +235,9 @@ unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result
     // SAFETY: as the caller promises.
     let mut pieces = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
     // SAFETY: as the caller promises.
-    let room = unsafe { bytes_mut(msg.msg_control, msg.msg_controllen) }?;
-    let mut writer = ControlWriter::new(room);
-    let outcome = receive_one(held, &mut pieces, &mut writer, flags)?;
+    let control = unsafe { bytes_mut(msg.msg_control, msg.msg_controllen) }?;
+    let mut writer = ControlWriter::new(control);
+    let outcome = receive_one(entry, &mut pieces, &mut writer, flags)?;
     msg.msg_controllen = writer.len();
     msg.msg_flags = outcome.flags
         | if writer.truncated {
@@ -252,7 +256,7 @@ unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result
 }
 
 unsafe fn receive_from(
-    held: &Held,
+    entry: &SocketEntry,
     buf: *mut c_void,
     len: size_t,
     flags: c_int,
@@ -260,13 +264,18 @@ unsafe fn receive_from(
     from_len: *mut socklen_t,
 ) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
-    let place = unsafe { bytes_mut(buf, len) }?;
+    let buffer = unsafe { bytes_mut(buf, len) }?;
     if !from.is_null() {
         // SAFETY: as the caller promises.
         unsafe { check_room(from.cast(), from_len) }?;
     }
     let mut writer = ControlWriter::new(&mut []);
-    let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut writer, flags)?;
+    let outcome = receive_one(
+        entry,
+        &mut [io::IoSliceMut::new(buffer)],
+        &mut writer,
+        flags,
+    )?;
     if !from.is_null() {
         let name = outcome.from.unwrap_or_default();
         // SAFETY: as the caller promises.
@@ -275,27 +284,32 @@ unsafe fn receive_from(
     Ok(length(outcome.len))
 }
 
-unsafe fn receive(held: &Held, buf: *mut c_void, len: size_t, flags: c_int) -> io::Result<ssize_t> {
+unsafe fn receive(
+    entry: &SocketEntry,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> io::Result<ssize_t> {
     let no_addr = std::ptr::null_mut();
     // SAFETY: as the caller promises.
-    unsafe { receive_from(held, buf, len, flags, no_addr, std::ptr::null_mut()) }
+    unsafe { receive_from(entry, buf, len, flags, no_addr, std::ptr::null_mut()) }
 }
 
-unsafe fn read_from(held: &Held, buf: *mut c_void, len: size_t) -> io::Result<ssize_t> {
+unsafe fn read_from(entry: &SocketEntry, buf: *mut c_void, len: size_t) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
-    unsafe { receive(held, buf, len, 0) }
+    unsafe { receive(entry, buf, len, 0) }
 }
 
-unsafe fn read_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Result<ssize_t> {
+unsafe fn read_all(entry: &SocketEntry, pieces: *const iovec, count: c_int) -> io::Result<ssize_t> {
     let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
     // SAFETY: as the caller promises.
     let mut pieces = unsafe { scatter(pieces, count) }?;
-    let outcome = receive_one(held, &mut pieces, &mut ControlWriter::new(&mut []), 0)?;
+    let outcome = receive_one(entry, &mut pieces, &mut ControlWriter::new(&mut []), 0)?;
     Ok(length(outcome.len))
 }
 
 /// As [`find`]: flags make no difference.
-fn find_for(fd: c_int, _flags: c_int) -> Option<std::sync::Arc<Held>> {
+fn find_for(fd: c_int, _flags: c_int) -> Option<std::sync::Arc<SocketEntry>> {
     find(fd)
 }
 

@@ -14,7 +14,7 @@ use crate::{
     control::{export, free, to_os_error},
     memory::{self, bytes, bytes_mut, check_place, give},
     sockets::AF_RDS,
-    table::{Held, find, may_find, trying, with},
+    table::{SocketEntry, find, may_find, trying, with},
 };
 
 /// Socket options of level `SOL_RDS`.
@@ -76,8 +76,8 @@ fn timeval(time: Option<Duration>) -> [u8; 16] {
     value
 }
 
-fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
-    let socket = &held.socket;
+fn set_general(entry: &SocketEntry, option: c_int, value: &[u8]) -> io::Result<()> {
+    let socket = &entry.socket;
     match option {
         libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE => {
             let bytes = u32::try_from(int(value)?).unwrap_or(u32::MAX);
@@ -102,11 +102,11 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             Ok(())
         }
         libc::SO_ZEROCOPY => {
-            held.settings().zero_copy = int(value)? != 0;
+            entry.settings().zero_copy = int(value)? != 0;
             Ok(())
         }
         libc::SO_TIMESTAMP => {
-            held.settings().timestamp = int(value)? != 0;
+            entry.settings().timestamp = int(value)? != 0;
             Ok(())
         }
         // An address cannot be shared between sockets.
@@ -117,11 +117,11 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
 
 /// # Safety
 /// Memory in the value belongs to the program, and may be accessed by devices.
-unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
-    let socket = &held.socket;
+unsafe fn set_rds(entry: &SocketEntry, option: c_int, value: &[u8]) -> io::Result<()> {
+    let socket = &entry.socket;
     match option {
         name::CANCEL_SENT_TO => {
-            if !held.settings().bound {
+            if !entry.settings().bound {
                 return Err(os(libc::ENOTCONN));
             }
             socket.cancel_sent_to(Some(address::read(value, libc::EINVAL)?))
@@ -143,7 +143,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
         name::RXPATH_LATENCY => {
             let points = LatencyPoints::decode(value).map_err(|_| os(libc::EFAULT))?;
             let points = (value[0] != 0).then_some(points);
-            held.settings().latency = points;
+            entry.settings().latency = points;
             Ok(())
         }
         _ => Err(os(libc::ENOPROTOOPT)),
@@ -151,7 +151,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
 }
 
 unsafe fn set(
-    held: &Held,
+    entry: &SocketEntry,
     level: c_int,
     option: c_int,
     value: *const c_void,
@@ -161,19 +161,19 @@ unsafe fn set(
     // SAFETY: as the caller promises.
     let value = unsafe { bytes(value, len) }?;
     if level == LEVEL && option != name::FREE_MR {
-        binding::complete_bind(&held.socket)?;
+        binding::complete_bind(&entry.socket)?;
     }
     match level {
-        libc::SOL_SOCKET => set_general(held, option, value)?,
+        libc::SOL_SOCKET => set_general(entry, option, value)?,
         // SAFETY: as the caller promises.
-        LEVEL => unsafe { set_own(held, option, value) }?,
+        LEVEL => unsafe { set_rds(entry, option, value) }?,
         _ => return Err(os(libc::ENOPROTOOPT)),
     }
     Ok(0)
 }
 
-fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
-    let socket = &held.socket;
+fn get_general(entry: &SocketEntry, option: c_int) -> io::Result<Vec<u8>> {
+    let socket = &entry.socket;
     // The kernel returns twice the value set.
     let twice = |bytes: u32| c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX);
     let value = match option {
@@ -184,8 +184,8 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
         libc::SO_BUSY_POLL => c_int::try_from(socket.busy_poll().as_micros()).unwrap_or(c_int::MAX),
         libc::SO_TYPE => libc::SOCK_SEQPACKET,
         libc::SO_DOMAIN => AF_RDS,
-        libc::SO_ZEROCOPY => held.settings().zero_copy.into(),
-        libc::SO_TIMESTAMP => held.settings().timestamp.into(),
+        libc::SO_ZEROCOPY => entry.settings().zero_copy.into(),
+        libc::SO_TIMESTAMP => entry.settings().timestamp.into(),
         libc::SO_ERROR
         | libc::SO_PROTOCOL
         | libc::SO_ACCEPTCONN
@@ -202,50 +202,50 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
 /// # Safety
 /// `len` is valid, and `value` points to `len` writable bytes.
 unsafe fn get_info(
-    held: &Held,
+    entry: &SocketEntry,
     section: Section,
     value: *mut c_void,
     len: &mut socklen_t,
 ) -> io::Result<c_int> {
-    let encoded = held.socket.engine().info()?.encode(section);
-    let room = usize::try_from(*len).unwrap_or(0);
+    let encoded = entry.socket.engine().info()?.encode(section);
+    let capacity = usize::try_from(*len).unwrap_or(0);
     *len = socklen_t::try_from(encoded.len()).unwrap_or(socklen_t::MAX);
-    if encoded.len() > room {
+    if encoded.len() > capacity {
         return Err(os(libc::ENOSPC));
     }
     // SAFETY: as the caller promises.
-    let place = unsafe { bytes_mut(value, encoded.len()) }?;
-    place.copy_from_slice(&encoded);
+    let out = unsafe { bytes_mut(value, encoded.len()) }?;
+    out.copy_from_slice(&encoded);
     Ok(c_int::try_from(section.element_size()).unwrap_or(0))
 }
 
 unsafe fn get(
-    held: &Held,
+    entry: &SocketEntry,
     level: c_int,
     option: c_int,
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> io::Result<c_int> {
     // SAFETY: as the caller promises.
-    let mut room = unsafe { memory::value(len) }?;
+    let mut capacity = unsafe { memory::value(len) }?;
     check_place(len)?;
     let got = match (level, option, Section::from_option(option)) {
-        (libc::SOL_SOCKET, ..) => get_general(held, option)?,
+        (libc::SOL_SOCKET, ..) => get_general(entry, option)?,
         (LEVEL, _, Some(section)) => {
             // SAFETY: as the caller promises.
-            let ret = unsafe { get_info(held, section, value, &mut room) };
+            let ret = unsafe { get_info(entry, section, value, &mut capacity) };
             // SAFETY: not null, and valid as the caller promises.
-            unsafe { store(len, room) };
+            unsafe { store(len, capacity) };
             return ret;
         }
-        (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
+        (LEVEL, name::RECVERR, _) => c_int::from(entry.socket.recverr()).to_ne_bytes().to_vec(),
         (LEVEL, name::TRANSPORT, _) => {
-            let transport = held.socket.transport()?;
+            let transport = entry.socket.transport()?;
             transport.unwrap_or(-1).to_ne_bytes().to_vec()
         }
         _ => return Err(os(libc::ENOPROTOOPT)),
     };
-    if level == LEVEL && usize::try_from(room).unwrap_or(0) < got.len() {
+    if level == LEVEL && usize::try_from(capacity).unwrap_or(0) < got.len() {
         return Err(os(libc::EINVAL));
     }
     // SAFETY: as the caller promises.

@@ -14,7 +14,7 @@ use crate::{
     address::{self, UNSPECIFIED},
     binding,
     memory::{bytes, give},
-    table::{Held, SOCKETS, find, may_find, run, with},
+    table::{SOCKETS, SocketEntry, find, may_find, run, with},
 };
 
 /// `AF_RDS`.
@@ -42,9 +42,9 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    let held = Held::new(socket);
-    held.settings().nonblocking = nonblocking;
-    if SOCKETS.add(fd, Arc::new(held)) {
+    let entry = SocketEntry::new(socket);
+    entry.settings().nonblocking = nonblocking;
+    if SOCKETS.add(fd, Arc::new(entry)) {
         return Ok(fd);
     }
     // SAFETY: the descriptor is owned here, and unknown to the program.
@@ -79,23 +79,31 @@ pub(crate) unsafe fn raw<'a>(addr: *const sockaddr, len: socklen_t) -> io::Resul
     unsafe { bytes(addr.cast::<c_void>(), len) }
 }
 
-unsafe fn bind_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
+unsafe fn bind_to(entry: &SocketEntry, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
     // SAFETY: as the caller promises.
     let addr = address::read(unsafe { raw(addr, len) }?, libc::EINVAL)?;
-    binding::bind(&held.socket, addr)?;
-    held.settings().bound = true;
+    binding::bind(&entry.socket, addr)?;
+    entry.settings().bound = true;
     Ok(0)
 }
 
-unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
+unsafe fn connect_to(
+    entry: &SocketEntry,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> io::Result<c_int> {
     // SAFETY: as the caller promises.
     let addr = address::read(unsafe { raw(addr, len) }?, libc::EAFNOSUPPORT)?;
-    held.socket.connect(addr)?;
+    entry.socket.connect(addr)?;
     Ok(0)
 }
 
-unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
-    let name = held.socket.local_addr()?;
+unsafe fn name_of(
+    entry: &SocketEntry,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> io::Result<c_int> {
+    let name = entry.socket.local_addr()?;
     let is_bound = !name.ip().is_unspecified();
     let name = is_bound.then(|| encode(name));
     let name = name.as_deref().unwrap_or(&UNSPECIFIED);
@@ -104,24 +112,32 @@ unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::
     Ok(0)
 }
 
-unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
-    let peer = held.socket.peer_addr()?;
+unsafe fn peer_of(
+    entry: &SocketEntry,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> io::Result<c_int> {
+    let peer = entry.socket.peer_addr()?;
     // SAFETY: as the caller promises.
     unsafe { give(&encode(peer), addr.cast(), len) }?;
     Ok(0)
 }
 
 /// Calls unsupported by datagram sockets.
-unsafe fn unsupported(_: &Held, _: c_int) -> io::Result<c_int> {
+unsafe fn unsupported(_: &SocketEntry, _: c_int) -> io::Result<c_int> {
     Err(os(libc::EOPNOTSUPP))
 }
 
-unsafe fn unsupported_accept(_: &Held, _: *mut sockaddr, _: *mut socklen_t) -> io::Result<c_int> {
+unsafe fn unsupported_accept(
+    _: &SocketEntry,
+    _: *mut sockaddr,
+    _: *mut socklen_t,
+) -> io::Result<c_int> {
     Err(os(libc::EOPNOTSUPP))
 }
 
 unsafe fn unsupported_accept4(
-    _: &Held,
+    _: &SocketEntry,
     _: *mut sockaddr,
     _: *mut socklen_t,
     _: c_int,

@@ -27,12 +27,12 @@ pub(crate) struct Settings {
 
 /// A socket, shared by its duplicated descriptors and closed with the last.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SocketEntry {
     pub(crate) socket: Arc<Socket>,
     settings: Mutex<Settings>,
 }
 
-impl Held {
+impl SocketEntry {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket: Arc::new(socket),
@@ -46,14 +46,14 @@ impl Held {
 }
 
 /// Sockets by descriptor.
-pub(crate) static SOCKETS: Table<Held> = Table::new();
+pub(crate) static SOCKETS: Table<SocketEntry> = Table::new();
 
 /// Whether a descriptor may be in the table, without a lock.
 pub(crate) fn may_find(fd: c_int) -> bool {
     SOCKETS.may_have(fd)
 }
 
-pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
+pub(crate) fn find(fd: c_int) -> Option<Arc<SocketEntry>> {
     SOCKETS.find(fd)
 }
 
@@ -63,14 +63,20 @@ pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
 }
 
 /// Runs a call that uses a socket, after a deferred bind.
-pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
+pub(crate) fn with<T: From<i8>>(
+    entry: &SocketEntry,
+    call: impl FnOnce(&SocketEntry) -> io::Result<T>,
+) -> T {
     run(|| {
-        binding::complete_bind(&held.socket)?;
-        call(held)
+        binding::complete_bind(&entry.socket)?;
+        call(entry)
     })
 }
 
 /// Runs a call that does not use the socket, leaving a bind deferred.
-pub(crate) fn trying<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
-    run(|| call(held))
+pub(crate) fn trying<T: From<i8>>(
+    entry: &SocketEntry,
+    call: impl FnOnce(&SocketEntry) -> io::Result<T>,
+) -> T {
+    run(|| call(entry))
 }

@@ -13,7 +13,7 @@ use rds::Readiness;
 
 use crate::{
     binding,
-    table::{Held, SOCKETS, run},
+    table::{SOCKETS, SocketEntry, run},
 };
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -30,9 +30,9 @@ fn to_readiness(events: c_short) -> Readiness {
     }
 }
 
-/// The ready part of `wanted`. Arms the descriptors for the rest.
-fn ready_events(held: &Held, wanted: c_short) -> io::Result<c_short> {
-    let readiness = held.socket.readiness_of(to_readiness(wanted))?;
+/// The ready part of `events`. Arms the descriptors for the rest.
+fn ready_events(entry: &SocketEntry, events: c_short) -> io::Result<c_short> {
+    let readiness = entry.socket.readiness_of(to_readiness(events))?;
     let mut state = 0;
     if readiness.readable {
         state |= READ;
@@ -43,26 +43,29 @@ fn ready_events(held: &Held, wanted: c_short) -> io::Result<c_short> {
     if readiness.writable {
         state |= WRITE;
     }
-    Ok(state & wanted)
+    Ok(state & events)
 }
 
-/// Descriptors to poll: the program's, plus the `room_fd` of each RDS socket polled for writing.
-fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<pollfd>> {
-    let mut all = asked.to_vec();
-    for (index, held) in held.iter().enumerate() {
-        let Some(held) = held else {
+/// Descriptors to poll: the program's, plus the `writable_fd` of each RDS socket polled for writing.
+fn descriptors(
+    requests: &[pollfd],
+    entries: &[Option<Arc<SocketEntry>>],
+) -> io::Result<Vec<pollfd>> {
+    let mut all = requests.to_vec();
+    for (index, entry) in entries.iter().enumerate() {
+        let Some(entry) = entry else {
             continue;
         };
-        let wanted = to_readiness(asked[index].events);
-        let polls_fd = wanted.readable || wanted.map_changed;
+        let interest = to_readiness(requests[index].events);
+        let polls_fd = interest.readable || interest.map_changed;
         all[index].events = libc::POLLIN;
         if !polls_fd {
             // `poll` ignores negative descriptors.
             all[index].fd = -1;
         }
-        if wanted.writable {
+        if interest.writable {
             all.push(pollfd {
-                fd: held.socket.room_fd()?.as_raw_fd(),
+                fd: entry.socket.writable_fd()?.as_raw_fd(),
                 events: libc::POLLIN,
                 revents: 0,
             });
@@ -73,36 +76,37 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
 
 /// Polls descriptors with RDS sockets among them.
 fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
-    let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
-    for held in held.iter().flatten() {
-        binding::complete_bind(&held.socket)?;
+    let entries: Vec<Option<Arc<SocketEntry>>> =
+        fds.iter().map(|request| SOCKETS.find(request.fd)).collect();
+    for entry in entries.iter().flatten() {
+        binding::complete_bind(&entry.socket)?;
     }
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let mut own = descriptors(fds, &held)?;
+    let mut polled = descriptors(fds, &entries)?;
     loop {
         let mut ready = false;
-        for (asked, held) in fds.iter_mut().zip(&held) {
-            asked.revents = 0;
-            if let Some(held) = held {
-                asked.revents = ready_events(held, asked.events)?;
-                ready |= asked.revents != 0;
+        for (request, entry) in fds.iter_mut().zip(&entries) {
+            request.revents = 0;
+            if let Some(entry) = entry {
+                request.revents = ready_events(entry, request.events)?;
+                ready |= request.revents != 0;
             }
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let timed_out = left.is_some_and(|left| left.is_zero());
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timed_out = remaining.is_some_and(|remaining| remaining.is_zero());
         if ready {
             // With ready descriptors, a pending signal must not end the call.
-            Mask::SAME.poll(&mut own, Some(Duration::ZERO))?;
+            Mask::SAME.poll(&mut polled, Some(Duration::ZERO))?;
         } else {
-            mask.poll(&mut own, left)?;
+            mask.poll(&mut polled, remaining)?;
         }
         let mut count = 0;
-        for ((entry, asked), held) in own.iter().zip(&mut *fds).zip(&held) {
-            if held.is_none() {
-                asked.revents = entry.revents;
+        for ((found, request), entry) in polled.iter().zip(&mut *fds).zip(&entries) {
+            if entry.is_none() {
+                request.revents = found.revents;
             }
-            count += c_int::from(asked.revents != 0);
+            count += c_int::from(request.revents != 0);
         }
         if count > 0 || timed_out {
             return Ok(count);
@@ -128,7 +132,7 @@ impl Polled for Polls {
 }
 
 fn has_rds_socket(fds: &[pollfd]) -> bool {
-    fds.iter().any(|asked| SOCKETS.may_have(asked.fd))
+    fds.iter().any(|request| SOCKETS.may_have(request.fd))
 }
 
 /// Events queried by the three sets of `select`.
@@ -169,7 +173,7 @@ unsafe fn from_sets(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
 ///
 /// # Safety
 /// The sets are null or valid.
-unsafe fn store_sets(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
+unsafe fn store_sets(requests: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
     for ((&set, event), results) in sets.iter().zip(SETS).zip(RESULTS) {
         if set.is_null() {
@@ -177,7 +181,7 @@ unsafe fn store_sets(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
         }
         // SAFETY: valid, as the caller promises.
         unsafe { libc::FD_ZERO(set) };
-        for entry in asked {
+        for entry in requests {
             if entry.events & event != 0 && entry.revents & results != 0 {
                 // SAFETY: valid, and the descriptor was in a set before.
                 unsafe { libc::FD_SET(entry.fd, set) };
@@ -191,20 +195,20 @@ unsafe fn store_sets(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
 /// # Safety
 /// The sets are null or valid.
 unsafe fn wait_sets(
-    asked: &mut [pollfd],
+    requests: &mut [pollfd],
     sets: [*mut fd_set; 3],
     timeout: c_int,
     mask: Mask,
 ) -> io::Result<c_int> {
-    wait(asked, timeout, mask)?;
-    if asked
+    wait(requests, timeout, mask)?;
+    if requests
         .iter()
         .any(|entry| entry.revents & libc::POLLNVAL != 0)
     {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     // SAFETY: as the caller promises.
-    Ok(unsafe { store_sets(asked, sets) })
+    Ok(unsafe { store_sets(requests, sets) })
 }
 
 /// A `select` with RDS sockets.
@@ -217,8 +221,8 @@ impl Selected for Selects {
 
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         // SAFETY: as the caller promises.
-        let asked = unsafe { from_sets(count, sets) };
-        has_rds_socket(&asked).then_some(Self(asked))
+        let requests = unsafe { from_sets(count, sets) };
+        has_rds_socket(&requests).then_some(Self(requests))
     }
 
     unsafe fn wait(
