@@ -371,8 +371,8 @@ impl LatencyPoints {
         if count > 3 {
             return Err(BadControl::Points(count));
         }
-        let wanted = points.iter().take(count.into());
-        if let Some(&point) = wanted.clone().find(|&&point| point > 2) {
+        let requested = points.iter().take(count.into());
+        if let Some(&point) = requested.clone().find(|&&point| point > 2) {
             return Err(BadControl::Points(point));
         }
         Ok(Self { points, count })
@@ -414,12 +414,12 @@ impl<'a> ZcopyCompletion<'a> {
     /// Encodes the payload.
     pub fn encode(&self) -> [u8; ZCOPY_SIZE] {
         let mut payload = [0; ZCOPY_SIZE];
-        let (count, places) = payload.split_at_mut(4);
+        let (count, slots) = payload.split_at_mut(4);
         // At most eight.
         let len = u32::try_from(self.0.len()).unwrap_or_default();
         count.copy_from_slice(&len.to_ne_bytes());
-        for (place, cookie) in places.chunks_exact_mut(4).zip(self.0) {
-            place.copy_from_slice(&cookie.to_ne_bytes());
+        for (slot, cookie) in slots.chunks_exact_mut(4).zip(self.0) {
+            slot.copy_from_slice(&cookie.to_ne_bytes());
         }
         payload
     }

@@ -73,11 +73,11 @@ pub enum Demand {
 
 /// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LinkState {
     /// No connection, and no dialing before this time.
     Down(Duration),
     /// A request of the peer waits for [`Link::admit`].
-    Held {
+    Pending {
         request: RequestId,
         since: Duration,
     },
@@ -99,7 +99,7 @@ enum State {
 /// State of the connection between two hosts for one type of service.
 #[derive(Debug)]
 pub struct Link {
-    state: State,
+    state: LinkState,
     /// The peer has the higher address.
     is_lower: bool,
     /// The peer has rejected a request since the last connection, and so is taken for a host that
@@ -119,7 +119,7 @@ impl Link {
     /// generator for backoff.
     pub fn new(local: IpAddr, peer: IpAddr, seed: u64) -> Self {
         Self {
-            state: State::Down(Duration::ZERO),
+            state: LinkState::Down(Duration::ZERO),
             is_lower: local < peer,
             was_refused: false,
             was_lost: false,
@@ -138,16 +138,16 @@ impl Link {
     /// The current attempt or connection.
     pub fn current(&self) -> Option<Attempt> {
         match self.state {
-            State::Down(_) | State::Held { .. } => None,
-            State::Connecting { attempt, .. }
-            | State::Up(attempt)
-            | State::Closing { attempt, .. } => Some(attempt),
+            LinkState::Down(_) | LinkState::Pending { .. } => None,
+            LinkState::Connecting { attempt, .. }
+            | LinkState::Up(attempt)
+            | LinkState::Closing { attempt, .. } => Some(attempt),
         }
     }
 
     /// Whether the connection is up.
     pub fn is_up(&self) -> bool {
-        matches!(self.state, State::Up(_))
+        matches!(self.state, LinkState::Up(_))
     }
 
     /// Whether the connection is up, with no pending action.
@@ -157,15 +157,15 @@ impl Link {
 
     /// Whether there is no connection and no attempt, with no pending action.
     pub fn is_down(&self) -> bool {
-        matches!(self.state, State::Down(_)) && self.actions.is_empty()
+        matches!(self.state, LinkState::Down(_)) && self.actions.is_empty()
     }
 
     /// When the current request of the peer arrived or was accepted, while the connection is not yet
     /// established.
     pub fn pending_since(&self) -> Option<Duration> {
         match self.state {
-            State::Held { since, .. }
-            | State::Connecting {
+            LinkState::Pending { since, .. }
+            | LinkState::Connecting {
                 since,
                 dialled: false,
                 ..
@@ -176,22 +176,22 @@ impl Link {
 
     /// Whether a request of the peer waits for [`admit`](Self::admit).
     pub fn is_held(&self) -> bool {
-        matches!(self.state, State::Held { .. })
+        matches!(self.state, LinkState::Pending { .. })
     }
 
     /// Whether the connection is up, or connecting, or about to be.
     pub fn is_active(&self) -> bool {
-        !matches!(self.state, State::Down(_) | State::Closing { .. })
+        !matches!(self.state, LinkState::Down(_) | LinkState::Closing { .. })
     }
 
     /// Whether the connection is closing, and no request of the peer waits for its end.
     pub fn is_ending(&self) -> bool {
-        matches!(self.state, State::Closing { request: None, .. })
+        matches!(self.state, LinkState::Closing { request: None, .. })
     }
 
     /// Accepts the held request of the peer, if any: call when there are resources for a connection.
     pub fn admit(&mut self, now: Duration) {
-        if let State::Held { request, .. } = self.state {
+        if let LinkState::Pending { request, .. } = self.state {
             self.accept(now, request);
         }
     }
@@ -201,23 +201,23 @@ impl Link {
     pub fn hold(&mut self, now: Duration, attempt: Attempt, request: RequestId) -> bool {
         let is_current = matches!(
             self.state,
-            State::Connecting { attempt: this, dialled: false, .. } if this == attempt
+            LinkState::Connecting { attempt: this, dialled: false, .. } if this == attempt
         );
         if is_current {
             let since = now;
-            self.state = State::Held { request, since };
+            self.state = LinkState::Pending { request, since };
         }
         is_current
     }
 
     /// Whether the next [`poll`](Self::poll) would dial.
     pub fn is_about_to_dial(&self, now: Duration, demand: Demand) -> bool {
-        matches!(self.state, State::Down(at) if at <= now) && self.wants(demand)
+        matches!(self.state, LinkState::Down(at) if at <= now) && self.wants(demand)
     }
 
     /// Delays dialing until this time.
     pub fn postpone(&mut self, until: Duration) {
-        if let State::Down(at) = &mut self.state {
+        if let LinkState::Down(at) = &mut self.state {
             *at = until.max(*at);
         }
     }
@@ -227,51 +227,51 @@ impl Link {
     /// [`closed`](Self::closed).
     pub fn retire(&mut self, now: Duration) {
         match self.state {
-            State::Up(attempt) | State::Connecting { attempt, .. } => {
+            LinkState::Up(attempt) | LinkState::Connecting { attempt, .. } => {
                 self.close(attempt, Duration::ZERO, None);
             }
-            State::Held { request, .. } => {
+            LinkState::Pending { request, .. } => {
                 self.actions.push_back(Action::Reject(request));
-                self.state = State::Down(now);
+                self.state = LinkState::Down(now);
             }
-            State::Down(_) | State::Closing { .. } => {}
+            LinkState::Down(_) | LinkState::Closing { .. } => {}
         }
     }
 
     /// Whether an attempt of this host is in progress.
     pub fn is_dialing(&self) -> bool {
-        matches!(self.state, State::Connecting { dialled: true, .. })
+        matches!(self.state, LinkState::Connecting { dialled: true, .. })
     }
 
     /// Whether a connection attempt is in progress.
     pub fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting { .. })
+        matches!(self.state, LinkState::Connecting { .. })
     }
 
     /// The next action, if any.
     pub fn poll(&mut self, now: Duration, demand: Demand) -> Option<Action> {
         match self.state {
-            State::Down(at) if at <= now && self.wants(demand) => {
+            LinkState::Down(at) if at <= now && self.wants(demand) => {
                 self.was_lost = false;
                 let attempt = self.attempt();
-                self.state = State::Connecting {
+                self.state = LinkState::Connecting {
                     attempt,
                     since: now,
                     dialled: true,
                 };
                 self.actions.push_back(Action::Dial(attempt));
             }
-            State::Connecting { attempt, since, .. } if since + CONNECT_TIMEOUT <= now => {
+            LinkState::Connecting { attempt, since, .. } if since + CONNECT_TIMEOUT <= now => {
                 self.failed(attempt, Failure::Unreachable);
             }
-            State::Held { since, .. } if since + REQUEST_TIMEOUT <= now => self.retire(now),
-            State::Closing {
+            LinkState::Pending { since, .. } if since + REQUEST_TIMEOUT <= now => self.retire(now),
+            LinkState::Closing {
                 attempt,
                 wait,
                 request: Some((request, since)),
             } if since + REQUEST_TIMEOUT <= now => {
                 self.actions.push_back(Action::Reject(request));
-                self.state = State::Closing {
+                self.state = LinkState::Closing {
                     attempt,
                     wait,
                     request: None,
@@ -296,11 +296,11 @@ impl Link {
             return Some(Duration::ZERO);
         }
         match self.state {
-            State::Down(at) => self.wants(demand).then_some(at),
-            State::Connecting { since, .. } => Some(since + CONNECT_TIMEOUT),
-            State::Held { since, .. } => Some(since + REQUEST_TIMEOUT),
-            State::Closing { request, .. } => request.map(|(_, since)| since + REQUEST_TIMEOUT),
-            State::Up(_) => None,
+            LinkState::Down(at) => self.wants(demand).then_some(at),
+            LinkState::Connecting { since, .. } => Some(since + CONNECT_TIMEOUT),
+            LinkState::Pending { since, .. } => Some(since + REQUEST_TIMEOUT),
+            LinkState::Closing { request, .. } => request.map(|(_, since)| since + REQUEST_TIMEOUT),
+            LinkState::Up(_) => None,
         }
     }
 
@@ -308,19 +308,19 @@ impl Link {
     /// [`admit`](Self::admit).
     pub fn request(&mut self, now: Duration, request: RequestId) {
         match self.state {
-            State::Down(_) => {
+            LinkState::Down(_) => {
                 let since = now;
-                self.state = State::Held { request, since };
+                self.state = LinkState::Pending { request, since };
             }
             // The peer has abandoned its earlier request.
-            State::Held {
+            LinkState::Pending {
                 request: older,
                 since,
             } => {
                 self.actions.push_back(Action::Reject(older));
-                self.state = State::Held { request, since };
+                self.state = LinkState::Pending { request, since };
             }
-            State::Connecting {
+            LinkState::Connecting {
                 attempt,
                 since,
                 dialled: true,
@@ -333,14 +333,14 @@ impl Link {
                 }
             }
             // The peer has abandoned its earlier request.
-            State::Connecting { attempt, .. } => {
+            LinkState::Connecting { attempt, .. } => {
                 self.close(attempt, Duration::ZERO, Some((request, now)));
             }
-            State::Up(attempt) => {
+            LinkState::Up(attempt) => {
                 self.was_lost = true;
                 self.close(attempt, Duration::ZERO, Some((request, now)));
             }
-            State::Closing {
+            LinkState::Closing {
                 attempt,
                 wait,
                 request: before,
@@ -348,7 +348,7 @@ impl Link {
                 if let Some((before, _)) = before {
                     self.actions.push_back(Action::Reject(before));
                 }
-                self.state = State::Closing {
+                self.state = LinkState::Closing {
                     attempt,
                     wait,
                     request: Some((request, now)),
@@ -359,7 +359,7 @@ impl Link {
 
     fn accept(&mut self, now: Duration, request: RequestId) {
         let attempt = self.attempt();
-        self.state = State::Connecting {
+        self.state = LinkState::Connecting {
             attempt,
             since: now,
             dialled: false,
@@ -369,7 +369,7 @@ impl Link {
 
     fn close(&mut self, attempt: Attempt, wait: Duration, request: Option<(RequestId, Duration)>) {
         self.actions.push_back(Action::Close(attempt));
-        self.state = State::Closing {
+        self.state = LinkState::Closing {
             attempt,
             wait,
             request,
@@ -379,8 +379,8 @@ impl Link {
     /// Marks an attempt as established; `false` if the attempt is not the current one.
     pub fn established(&mut self, attempt: Attempt) -> bool {
         match self.state {
-            State::Connecting { attempt: this, .. } if this == attempt => {
-                self.state = State::Up(attempt);
+            LinkState::Connecting { attempt: this, .. } if this == attempt => {
+                self.state = LinkState::Up(attempt);
                 self.was_refused = false;
                 self.was_lost = false;
                 self.failures = 0;
@@ -393,11 +393,11 @@ impl Link {
     /// Handles the failure of an attempt, or the loss of a connection. Requests [`Action::Close`].
     pub fn failed(&mut self, attempt: Attempt, failure: Failure) {
         match self.state {
-            State::Connecting { attempt: this, .. } if this == attempt => {
+            LinkState::Connecting { attempt: this, .. } if this == attempt => {
                 let wait = self.wait(failure);
                 self.close(attempt, wait, None);
             }
-            State::Up(this) if this == attempt => {
+            LinkState::Up(this) if this == attempt => {
                 self.was_lost = true;
                 let wait = self.random(&LOSS_BACKOFF_MS);
                 self.close(attempt, wait, None);
@@ -416,8 +416,8 @@ impl Link {
             let range = if self.is_lower { lower } else { higher };
             return (self.random(range) * doubled).min(MAX_BACKOFF);
         }
-        let most = (INITIAL_BACKOFF * doubled).min(MAX_BACKOFF);
-        most.mul_f64(self.rng.f64())
+        let max = (INITIAL_BACKOFF * doubled).min(MAX_BACKOFF);
+        max.mul_f64(self.rng.f64())
     }
 
     fn random(&mut self, millis: &Range<u64>) -> Duration {
@@ -427,13 +427,13 @@ impl Link {
     /// Handles the end of closing: the device has released the resources of an attempt.
     pub fn closed(&mut self, now: Duration, attempt: Attempt) {
         match self.state {
-            State::Closing {
+            LinkState::Closing {
                 attempt: this,
                 wait,
                 request,
             } if this == attempt => match request {
-                Some((request, since)) => self.state = State::Held { request, since },
-                None => self.state = State::Down(now + wait),
+                Some((request, since)) => self.state = LinkState::Pending { request, since },
+                None => self.state = LinkState::Down(now + wait),
             },
             _ => {}
         }
@@ -604,14 +604,14 @@ mod tests {
                     for round in 0..15 {
                         let wait = fail(&mut link, failure);
                         let doubled = 1 << round.min(10);
-                        let (least, most) = match (failure, is_lower) {
+                        let (min, max) = match (failure, is_lower) {
                             (Failure::Refused, true) => (10, 50),
                             (Failure::Refused, false) => (50, 200),
                             _ => (0, 1),
                         };
-                        let least = at(least * doubled).min(at(1000));
-                        let most = at(most * doubled).min(at(1000));
-                        assert!(least <= wait && wait <= most, "{wait:?} in round {round}");
+                        let min = at(min * doubled).min(at(1000));
+                        let max = at(max * doubled).min(at(1000));
+                        assert!(min <= wait && wait <= max, "{wait:?} in round {round}");
                     }
                     let attempt = dial(&mut link, at(100_000));
                     assert!(link.established(attempt));

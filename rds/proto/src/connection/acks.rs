@@ -30,9 +30,9 @@ impl Acks {
         *self = Self::new(self.delay);
     }
 
-    pub(super) fn handled(&mut self, now: Duration, sequence: u64, asked: bool) {
+    pub(super) fn handled(&mut self, now: Duration, sequence: u64, ack_required: bool) {
         self.handled = sequence;
-        self.requested |= asked;
+        self.requested |= ack_required;
         if self.delayed_ack_at.is_none() {
             self.delayed_ack_at = self.delay.map(|delay| now.saturating_add(delay));
         }
@@ -51,7 +51,7 @@ impl Acks {
     }
 
     /// The value of a pure acknowledgement, if one is due and none is in flight.
-    pub(super) fn alone(&mut self, now: Duration) -> Option<u64> {
+    pub(super) fn standalone(&mut self, now: Duration) -> Option<u64> {
         if !self.is_due(now) {
             return None;
         }

@@ -187,17 +187,17 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         }
     }
 
-    /// The next request to post, given `room` free entries of the send queue. `map` is the
+    /// The next request to post, given `free` entries of the send queue. `map` is the
     /// congestion map of the local address.
     pub fn transmit<'m>(
         &mut self,
-        room: u32,
+        free: u32,
         map: impl FnOnce() -> &'m CongestionMap,
     ) -> Option<Work<'_, P>> {
         if !self.is_up || self.violation.is_some() {
             return None;
         }
-        self.sending.transmit(room, map, &mut self.acks)
+        self.sending.transmit(free, map, &mut self.acks)
     }
 
     /// Whether [`transmit`](Self::transmit) would return a request, given room.
@@ -212,7 +212,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if !self.is_up || self.violation.is_some() {
             return None;
         }
-        let ack = self.acks.alone(now)?;
+        let ack = self.acks.standalone(now)?;
         let header = Header {
             ack,
             ..Header::default()
@@ -228,9 +228,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// connection and the notification of the loss. A probe also completes unsignaled requests,
     /// when an operation waits for room in the send queue.
     pub fn probe(&mut self, now: Duration) -> Option<Tag> {
-        let wanted = self.sending.needs_signal();
-        let due = self.is_up && self.violation.is_none() && self.probes.post(now, wanted);
-        due.then(|| self.sending.probe())
+        let needs_signal = self.sending.needs_signal();
+        let is_due = self.is_up && self.violation.is_none() && self.probes.post(now, needs_signal);
+        is_due.then(|| self.sending.probe())
     }
 
     /// Whether the peer has stalled the connection for 60 s: the rest of a message, or the completion
@@ -261,9 +261,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Whether there is nothing to post, and no send completion to wait for.
     pub fn is_idle(&self, now: Duration) -> bool {
-        let nothing = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
-        let due = self.acks.is_due(now) || self.probes.is_due(now);
-        nothing && !due && !self.is_stalled(now)
+        let is_drained = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
+        let is_due = self.acks.is_due(now) || self.probes.is_due(now);
+        is_drained && !is_due && !self.is_stalled(now)
     }
 
     /// Handles the completion of a signaled request. Earlier unsignaled requests have completed,
@@ -316,10 +316,10 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if header.from == 0 && header.to == 0 && body.as_ref().is_empty() {
             return Ok(None);
         }
-        let Some(whole) = self.receiving.frame(now, header, body)? else {
+        let Some(message) = self.receiving.frame(now, header, body)? else {
             return Ok(None);
         };
-        let received = self.receiving.message(now, &mut self.acks, whole);
+        let received = self.receiving.message(now, &mut self.acks, message);
         self.sending.peer_delays_acks = self.receiving.peer_delays_acks;
         Ok(received)
     }

@@ -18,7 +18,7 @@ pub(crate) type AllPongs = Arc<AtomicUsize>;
 /// Number of queued pongs of a connection, counted for all connections too.
 #[derive(Debug, Default)]
 pub(super) struct Pongs {
-    own: usize,
+    of_connection: usize,
     all: AllPongs,
 }
 
@@ -26,35 +26,35 @@ impl Pongs {
     /// Counts in `all` from now on.
     pub(super) fn count_in(&mut self, all: &AllPongs) {
         *self = Self {
-            own: 0,
+            of_connection: 0,
             all: Arc::clone(all),
         };
     }
 
     /// Whether another pong may be queued, with at most `max` of this connection.
     pub(super) fn may_add(&self, max: usize) -> bool {
-        self.own < max && (self.own < SHARE || self.all.load(Relaxed) < MAX_ALL)
+        self.of_connection < max && (self.of_connection < SHARE || self.all.load(Relaxed) < MAX_ALL)
     }
 
     /// Number of queued pongs of the connection.
     pub(super) fn count(&self) -> usize {
-        self.own
+        self.of_connection
     }
 
     pub(super) fn add(&mut self) {
-        self.own += 1;
+        self.of_connection += 1;
         self.all.fetch_add(1, Relaxed);
     }
 
     pub(super) fn remove(&mut self) {
-        self.own -= 1;
+        self.of_connection -= 1;
         self.all.fetch_sub(1, Relaxed);
     }
 }
 
 impl Drop for Pongs {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.own, Relaxed);
+        self.all.fetch_sub(self.of_connection, Relaxed);
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
             while pongs.may_add(1024) {
                 pongs.add();
             }
-            pongs.own
+            pongs.of_connection
         };
         let mut hostile: Vec<Pongs> = (0..17).map(|_| new()).collect();
         let queued: Vec<usize> = hostile.iter_mut().map(fill).collect();

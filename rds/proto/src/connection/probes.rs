@@ -33,14 +33,14 @@ impl Probes {
         self.last_rx = now;
     }
 
-    /// Whether to post a probe, because it is due or `wanted`. At most one is in flight.
-    pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
-        let due = wanted && self.posted.is_none() || self.is_due(now);
-        if due {
+    /// Whether to post a probe, because it is due or `needs_signal`. At most one is in flight.
+    pub(super) fn post(&mut self, now: Duration, needs_signal: bool) -> bool {
+        let posts = needs_signal && self.posted.is_none() || self.is_due(now);
+        if posts {
             self.last_rx = now;
             self.posted = Some(now);
         }
-        due
+        posts
     }
 
     /// Whether the keepalive interval has elapsed.

@@ -340,16 +340,16 @@ impl<P> Queue<P> {
     }
 
     /// Handles the posting of the last request of a message.
-    pub(super) fn posted_whole(&mut self, sequence: u64) {
+    pub(super) fn all_posted(&mut self, sequence: u64) {
         let at = self.position(sequence);
         let Some(entry) = self.entries.get(at) else {
             return;
         };
         // A silent message is not acknowledged; it ends with its operations.
-        let over = entry
+        let ended = entry
             .outcome
             .or(entry.is_silent().then_some(MessageOutcome::Done));
-        if let Some(outcome) = over {
+        if let Some(outcome) = ended {
             self.leave(at, outcome);
         }
     }

@@ -193,7 +193,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
 
     /// Accepts a plain message.
     pub(super) fn take_plain(&mut self, now: Duration, acks: &mut Acks, header: &Header) {
-        self.taken(now, acks, header.sequence, header.requires_ack());
+        self.accepted(now, acks, header.sequence, header.requires_ack());
     }
 
     /// Time at which the incomplete message, if any, takes too long.
@@ -258,8 +258,8 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     /// Decodes a congestion map, and notes the capabilities sent with it. `None` for a malformed
     /// map.
     fn map(&mut self, header: &Header, bodies: &Bodies<B>) -> Option<CongestionMap> {
-        let alone = header.flags == Flags::CONG_BITMAP;
-        let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
+        let is_map = header.flags == Flags::CONG_BITMAP;
+        let map = is_map.then(|| CongestionMap::decode(bodies.as_slice()));
         let Some(map) = map.flatten() else {
             self.stats.bad_maps += 1;
             return None;
@@ -359,10 +359,10 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     }
 
     pub(super) fn take(&mut self, now: Duration, acks: &mut Acks, incoming: &Incoming<B>) {
-        self.taken(now, acks, incoming.sequence, incoming.ack_required);
+        self.accepted(now, acks, incoming.sequence, incoming.ack_required);
     }
 
-    fn taken(&mut self, now: Duration, acks: &mut Acks, sequence: u64, ack_required: bool) {
+    fn accepted(&mut self, now: Duration, acks: &mut Acks, sequence: u64, ack_required: bool) {
         self.is_first = false;
         self.next = sequence.wrapping_add(1);
         acks.handled(now, sequence, ack_required);

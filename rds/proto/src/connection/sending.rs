@@ -89,7 +89,7 @@ impl<'a, P> Body<'a, P> {
 /// Identifies a request of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
-    kind: Kind,
+    kind: WorkKind,
     /// Acknowledgement carried by the frame.
     pub(super) ack: u64,
     /// Counts the RDMA connections of this [`Connection`](super::Connection).
@@ -97,7 +97,7 @@ pub struct Tag {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum WorkKind {
     Ack,
     Probe,
     Map,
@@ -116,18 +116,18 @@ enum Current {
         sequence: u64,
         header: [u8; Header::SIZE],
         ack: u64,
-        stage: Stage,
+        stage: MessageStage,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum MessageStage {
     Rdma,
     Atomic,
     Frame(u32),
 }
 
-impl Stage {
+impl MessageStage {
     /// The part of a message posted at this stage, the next stage, and the number of requests.
     fn part<P>(
         self,
@@ -183,7 +183,7 @@ pub(super) struct Sending<P> {
     bytes_until_ack_request: u32,
     unsignaled: u32,
     /// The next request did not fit into the send queue.
-    waits_for_room: bool,
+    waits_for_send_queue: bool,
     /// The peer sends delayed acknowledgements, so the last message need not request one.
     pub(super) peer_delays_acks: bool,
     /// An urgent message was sent without an acknowledgement request.
@@ -209,7 +209,7 @@ impl<P> Sending<P> {
             messages_until_ack_request: 0,
             bytes_until_ack_request: 0,
             unsignaled: 0,
-            waits_for_room: false,
+            waits_for_send_queue: false,
             peer_delays_acks: false,
             urgent: false,
             capabilities: match settings.ack_after {
@@ -297,10 +297,10 @@ impl<P> Sending<P> {
 
     pub(super) fn completed(&mut self, tag: Tag, completion: Completion, acks: &mut Acks) {
         match tag.kind {
-            Kind::Ack => acks.completed(),
-            Kind::Probe => {}
-            Kind::Map => self.map_in_flight = self.map_in_flight.saturating_sub(1),
-            Kind::Message(sequence, part) => self.queue.completed(sequence, part, completion),
+            WorkKind::Ack => acks.completed(),
+            WorkKind::Probe => {}
+            WorkKind::Map => self.map_in_flight = self.map_in_flight.saturating_sub(1),
+            WorkKind::Message(sequence, part) => self.queue.completed(sequence, part, completion),
         }
     }
 
@@ -309,12 +309,12 @@ impl<P> Sending<P> {
     }
 
     pub(super) fn ack_tag(&self, ack: u64) -> Tag {
-        self.tag(Kind::Ack, ack)
+        self.tag(WorkKind::Ack, ack)
     }
 
     /// Whether the next request waits for room held by unsignaled requests.
     pub(super) fn needs_signal(&self) -> bool {
-        self.waits_for_room && self.unsignaled > 0
+        self.waits_for_send_queue && self.unsignaled > 0
     }
 
     /// Posts a probe, which is signaled.
@@ -324,7 +324,7 @@ impl<P> Sending<P> {
     }
 
     pub(super) fn probe_tag(&self) -> Tag {
-        self.tag(Kind::Probe, 0)
+        self.tag(WorkKind::Probe, 0)
     }
 
     /// Informs the peer of the loss of its acknowledged frames, from the next connection on.
@@ -341,7 +341,7 @@ impl<P> Sending<P> {
         self.map_in_flight = 0;
         self.posted = 0;
         self.unsignaled = 0;
-        self.waits_for_room = false;
+        self.waits_for_send_queue = false;
         self.peer_delays_acks = false;
         self.urgent = false;
         self.reset_ack_request();
@@ -400,11 +400,11 @@ impl<P> Sending<P> {
         let entry = self.queue.pick()?;
         let sequence = entry.sequence;
         let stage = match entry.draft() {
-            Some(Draft { rdma: Some(_), .. }) => Stage::Rdma,
+            Some(Draft { rdma: Some(_), .. }) => MessageStage::Rdma,
             Some(Draft {
                 atomic: Some(_), ..
-            }) => Stage::Atomic,
-            _ => Stage::Frame(0),
+            }) => MessageStage::Atomic,
+            _ => MessageStage::Frame(0),
         };
         let (header, ack) = self.head(acks)?;
         self.current = Some(Current::Message {
@@ -444,39 +444,39 @@ impl<P> Sending<P> {
 
     pub(super) fn transmit<'m>(
         &mut self,
-        room: u32,
+        free: u32,
         map: impl FnOnce() -> &'m CongestionMap,
         acks: &mut Acks,
     ) -> Option<Work<'_, P>> {
-        if room == 0 {
+        if free == 0 {
             return None;
         }
         if self.current.is_none() {
             if !self.may_send_map() && self.queue.next_is_short() {
-                return self.transmit_short(room, acks);
+                return self.transmit_short(free, acks);
             }
             self.begin(map, acks)?;
         }
         match self.current.take()? {
-            Current::Map { header, ack, at } => Some(self.transmit_map(room, header, ack, at)),
+            Current::Map { header, ack, at } => Some(self.transmit_map(free, header, ack, at)),
             Current::Message {
                 sequence,
                 header,
                 ack,
                 stage,
-            } => self.transmit_message(room, sequence, header, ack, stage),
+            } => self.transmit_message(free, sequence, header, ack, stage),
         }
     }
 
     /// Posts the next message, a single frame, without going through [`Current`].
-    fn transmit_short(&mut self, room: u32, acks: &mut Acks) -> Option<Work<'_, P>> {
+    fn transmit_short(&mut self, free: u32, acks: &mut Acks) -> Option<Work<'_, P>> {
         let entry = self.queue.post_short()?;
         let (sequence, len, plain) = (entry.sequence, entry.len(), entry.is_plain());
         let (header, ack) = self.head(acks)?;
-        self.waits_for_room = false;
+        self.waits_for_send_queue = false;
         self.posted = sequence;
-        let signaled = self.signal(1, !plain || room == 1);
-        let tag = self.tag(Kind::Message(sequence, Part::LastFrame), ack);
+        let signaled = self.signal(1, !plain || free == 1);
+        let tag = self.tag(WorkKind::Message(sequence, Part::LastFrame), ack);
         let draft = self.queue.last_picked().and_then(Entry::draft);
         let body = match draft {
             Some(draft) if len > 0 => Body::Message {
@@ -499,7 +499,7 @@ impl<P> Sending<P> {
 
     fn transmit_map(
         &mut self,
-        room: u32,
+        free: u32,
         header: [u8; Header::SIZE],
         ack: u64,
         at: usize,
@@ -513,8 +513,8 @@ impl<P> Sending<P> {
         self.map_in_flight += 1;
         Work {
             // As in `transmit_message`.
-            signaled: self.signal(1, last || room == 1),
-            tag: self.tag(Kind::Map, ack),
+            signaled: self.signal(1, last || free == 1),
+            tag: self.tag(WorkKind::Map, ack),
             request: Request::Frame {
                 header,
                 body: Body::Map {
@@ -529,18 +529,18 @@ impl<P> Sending<P> {
 
     fn transmit_message(
         &mut self,
-        room: u32,
+        free: u32,
         sequence: u64,
         header: [u8; Header::SIZE],
         ack: u64,
-        stage: Stage,
+        stage: MessageStage,
     ) -> Option<Work<'_, P>> {
         let entry = self.queue.find(sequence)?;
         let draft = entry.draft();
         let (len, silent, plain) = (entry.len(), entry.is_silent(), entry.is_plain());
         let (part, next, requests) = stage.part(draft, len, silent);
-        let stay = requests > room;
-        self.waits_for_room = stay;
+        let stay = requests > free;
+        self.waits_for_send_queue = stay;
         if !stay {
             self.queue.posted(sequence);
         }
@@ -558,28 +558,28 @@ impl<P> Sending<P> {
         let last = next.is_none();
         if last {
             self.posted = sequence;
-            self.queue.posted_whole(sequence);
+            self.queue.all_posted(sequence);
         }
         // If the last free entry were unsignaled, the send queue would never drain.
-        let signaled = self.signal(requests, last && !plain || requests == room);
+        let signaled = self.signal(requests, last && !plain || requests == free);
         // Only frames carry acknowledgements.
         let is_frame = matches!(part, Part::Frame | Part::LastFrame);
         let acked = if is_frame { ack } else { 0 };
-        let tag = self.tag(Kind::Message(sequence, part), acked);
+        let tag = self.tag(WorkKind::Message(sequence, part), acked);
         let draft = self.queue.get(sequence).and_then(Entry::draft);
         let request = match stage {
-            Stage::Frame(at) => Request::Frame {
+            MessageStage::Frame(at) => Request::Frame {
                 header,
                 body: Body::of_message(draft, at, len),
                 solicited: last,
                 fence: at == 0 && draft.is_some_and(Draft::fence),
             },
-            Stage::Rdma => {
+            MessageStage::Rdma => {
                 let Draft { rdma, payload, .. } = draft?;
                 let rdma = rdma.as_ref()?;
                 Request::Rdma { rdma, payload }
             }
-            Stage::Atomic => {
+            MessageStage::Atomic => {
                 let Draft {
                     atomic, payload, ..
                 } = draft?;
@@ -594,17 +594,17 @@ impl<P> Sending<P> {
         })
     }
 
-    /// Whether to signal a request: if `wanted`, or if [`Settings::max_unsignaled`] is reached.
-    fn signal(&mut self, requests: u32, wanted: bool) -> bool {
+    /// Whether to signal a request: if `is_required`, or if [`Settings::max_unsignaled`] is reached.
+    fn signal(&mut self, requests: u32, is_required: bool) -> bool {
         self.unsignaled = self.unsignaled.saturating_add(requests);
-        let signaled = wanted || self.unsignaled >= self.max_unsignaled;
+        let signaled = is_required || self.unsignaled >= self.max_unsignaled;
         if signaled {
             self.unsignaled = 0;
         }
         signaled
     }
 
-    fn tag(&self, kind: Kind, ack: u64) -> Tag {
+    fn tag(&self, kind: WorkKind, ack: u64) -> Tag {
         Tag {
             kind,
             ack,

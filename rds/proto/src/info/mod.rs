@@ -93,8 +93,8 @@ fn decode<E: Element>(family: AddressFamily, bytes: &[u8]) -> Option<Vec<E>> {
     let elements = bytes.chunks(E::size(family));
     elements
         .map(|element| {
-            let whole = element.len() == E::size(family);
-            whole.then(|| E::read(family, &mut Reader::new(element)))?
+            let is_complete = element.len() == E::size(family);
+            is_complete.then(|| E::read(family, &mut Reader::new(element)))?
         })
         .collect()
 }

@@ -71,7 +71,7 @@ fn info_of_kernel_round_trips() {
 #[test]
 fn info_of_kernel_has_expected_contents() {
     let ip = |last| IpAddr::from([10, 9, 0, last]);
-    let own = SocketAddr::new(ip(2), 4200);
+    let local = SocketAddr::new(ip(2), 4200);
     for family in [AddressFamily::V4, AddressFamily::V6] {
         let Table::Connections(connections) = table(Section::Connections(family)) else {
             unreachable!("{family:?}")
@@ -90,7 +90,7 @@ fn info_of_kernel_has_expected_contents() {
         let [message] = &messages[..] else {
             unreachable!("{messages:?}")
         };
-        assert_eq!((message.peer, message.len), (own, 300));
+        assert_eq!((message.peer, message.len), (local, 300));
         let Table::Messages(messages) = table(Section::SendMessages(family)) else {
             unreachable!("{family:?}")
         };
@@ -105,7 +105,7 @@ fn info_of_kernel_has_expected_contents() {
         let [socket] = &sockets[..] else {
             unreachable!("{sockets:?}")
         };
-        assert_eq!(socket.local, own);
+        assert_eq!(socket.local, local);
         assert_eq!(socket.peer, SocketAddr::new(ip(99), 4999));
         assert_eq!((socket.send_limit, socket.recv_limit), (2 << 20, 2 << 20));
         let Table::DeviceConnections(connections) = table(Section::DeviceConnections(family))

@@ -92,32 +92,32 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         now: Duration,
         route: Route,
     ) -> Result<ConnectionId, BadRequest> {
-        let known = self.routes.get(&route.key()).copied();
-        let peer = known.and_then(|id| self.peers.get(id));
+        let existing = self.routes.get(&route.key()).copied();
+        let peer = existing.and_then(|id| self.peers.get(id));
         if peer.is_some_and(|peer| !peer.link.is_down()) {
             // The request replaces the connection.
-            return known.ok_or(BadRequest::Connections(0));
+            return existing.ok_or(BadRequest::Connections(0));
         }
         let retired = peer.is_some_and(|peer| now < peer.retired_until);
-        let origin = match known.map(|id| self.demand(id)) {
+        let origin = match existing.map(|id| self.demand(id)) {
             Some(Demand::Messages) => Origin::Program,
             _ => Origin::Peer,
         };
         if retired && origin == Origin::Peer {
             return Err(BadRequest::Receives(self.receives().committed));
         }
-        if !peer.is_some_and(|peer| peer.is_known) {
+        if !peer.is_some_and(|peer| peer.is_proven) {
             self.check_pending(route.peer)?;
         }
-        let has_entry = known.is_some() || self.has_entry(route.peer, Origin::Peer)?;
+        let has_entry = existing.is_some() || self.has_entry(route.peer, Origin::Peer)?;
         let fits = self.fits(self.receives().committed, origin);
-        if !(has_entry && fits || self.displace(route.peer, known)) {
+        if !(has_entry && fits || self.displace(route.peer, existing)) {
             return Err(match has_entry {
                 true => BadRequest::Receives(self.receives().committed),
                 false => BadRequest::Connections(self.peers.len()),
             });
         }
-        known.map_or_else(|| self.insert(route), Ok)
+        existing.map_or_else(|| self.insert(route), Ok)
     }
 
     fn insert(&mut self, route: Route) -> Result<ConnectionId, BadRequest> {
@@ -157,16 +157,16 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         all
     }
 
-    /// Whether a connection fits into the limit of receives, beside `others`.
-    fn fits(&self, others: u64, origin: Origin) -> bool {
+    /// Whether a connection fits into the limit of receives, beside `committed`.
+    fn fits(&self, committed: u64, origin: Origin) -> bool {
         let initial = self.link_receives();
-        let most = self.settings.max_receives;
-        let most = match origin {
-            Origin::Program => most,
-            Origin::Peer => most - most / u64::from(LOCAL_SHARE),
+        let max = self.settings.max_receives;
+        let max = match origin {
+            Origin::Program => max,
+            Origin::Peer => max - max / u64::from(LOCAL_SHARE),
         };
         // Without any connection, nothing could be sent.
-        others + initial <= most.max(initial)
+        committed + initial <= max.max(initial)
     }
 
     /// Accepts the held request of a peer if there are resources for a connection.
@@ -249,11 +249,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Number of receives to post in addition, once the peer has proven itself: as many as
     /// configured, but at most half of the receives that are free for growth, and of which no connection has any.
     pub fn grow(&mut self, id: ConnectionId) -> u32 {
-        let most = self.settings.max_receives;
+        let max = self.settings.max_receives;
         let all = self.receives();
-        let of_peers = most - most / u64::from(LOCAL_SHARE);
+        let of_peers = max - max / u64::from(LOCAL_SHARE);
         let unused = of_peers.saturating_sub(all.posted.max(all.committed));
-        let free = (most - most / INITIAL_SHARE)
+        let free = (max - max / INITIAL_SHARE)
             .saturating_sub(all.grown)
             .min(unused);
         let (initial, full) = (self.settings.initial_receives, self.settings.receives);
@@ -274,11 +274,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     fn check_pending(&mut self, from: IpAddr) -> Result<(), BadRequest> {
         let initial = self.link_receives().max(1);
         let fitting = self.settings.max_receives / PENDING_RECEIVES / initial;
-        let most = usize::try_from(fitting).unwrap_or(usize::MAX);
-        let most = most.min(self.settings.max_pending).max(1);
+        let max = usize::try_from(fitting).unwrap_or(usize::MAX);
+        let max = max.min(self.settings.max_pending).max(1);
         let mut all = 0;
         let mut hosts: HashMap<Host, (usize, Duration, ConnectionId)> = HashMap::new();
-        for (id, peer) in self.peers.iter().filter(|(_, peer)| !peer.is_known) {
+        for (id, peer) in self.peers.iter().filter(|(_, peer)| !peer.is_proven) {
             if let Some(since) = peer.link.pending_since() {
                 all += 1;
                 let host = hosts
@@ -295,9 +295,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Some((same, since, oldest)) => (same, since, Some(oldest)),
             None => (0, self.latest, None),
         };
-        let victim = if same >= most.div_ceil(PENDING_SHARE) {
+        let victim = if same >= max.div_ceil(PENDING_SHARE) {
             oldest.filter(|_| since + YIELD_AFTER <= self.latest)
-        } else if all >= most {
+        } else if all >= max {
             let largest = hosts
                 .values()
                 .max_by_key(|&&(count, since, id)| (count, Reverse((since, id))));
@@ -319,10 +319,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Whether the table has an entry for another connection, or an idle one without a link is
     /// forgotten, or an attempt without messages ended. Entries whose connection is closing are not counted.
     fn has_entry(&mut self, peer: IpAddr, origin: Origin) -> Result<bool, BadRequest> {
-        let most = self.settings.max_connections;
-        let most = match origin {
-            Origin::Program => most,
-            Origin::Peer => most - most / LOCAL_SHARE as usize,
+        let max = self.settings.max_connections;
+        let max = match origin {
+            Origin::Program => max,
+            Origin::Peer => max - max / LOCAL_SHARE as usize,
         };
         let lasting = self.peers.iter().filter(|(_, other)| !other.is_ending());
         let same = lasting.filter(|(_, other)| other.route.peer == peer);
@@ -336,7 +336,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let ending = self.peers.iter().filter(|(_, other)| other.is_ending());
         let ending = ending.count();
         // Connections that have yielded earlier may have ended meanwhile.
-        while self.peers.len() - ending >= most {
+        while self.peers.len() - ending >= max {
             if !self.forget_idle(None) {
                 return Ok(self.end_optional(None));
             }

@@ -30,7 +30,7 @@ use std::{
 
 use fastrand::Rng;
 use ports::Ports;
-use socket::Socket;
+use socket::SocketState;
 use table::PeerTable;
 
 pub use error::SocketError;
@@ -137,7 +137,7 @@ pub struct Node<P, B> {
     settings: Settings,
     rng: Rng,
     next_socket: u64,
-    sockets: BTreeMap<SocketId, Socket<B>>,
+    sockets: BTreeMap<SocketId, SocketState<B>>,
     ports: Ports,
     peers: PeerTable<P, B>,
     /// The latest time passed to a call.
@@ -197,8 +197,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Whether no work is left except at a [`deadline`](Self::deadline).
     pub fn is_quiet(&self) -> bool {
-        let nothing = self.busy.is_empty() && self.woken.is_empty();
-        nothing && !self.retire_due && self.finished.is_empty()
+        let is_idle = self.busy.is_empty() && self.woken.is_empty();
+        is_idle && !self.retire_due && self.finished.is_empty()
     }
 
     /// The next connection with work to do.
@@ -242,7 +242,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Updates the congestion bit of a socket's port, and schedules the map for all peers of its
     /// address.
     fn update_congestion(&mut self, id: SocketId) {
-        let congestion = self.sockets.get_mut(&id).and_then(Socket::congestion);
+        let congestion = self.sockets.get_mut(&id).and_then(SocketState::congestion);
         self.set_congestion(id, congestion);
     }
 

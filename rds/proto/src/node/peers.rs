@@ -29,7 +29,7 @@ pub(super) struct Peer<P, B> {
     accepted: Option<(Attempt, ConnectData)>,
     /// The peer was connected or has sent data, so the entry is kept to distinguish retransmissions
     /// from new messages.
-    pub(super) is_known: bool,
+    pub(super) is_proven: bool,
     /// Time of the last frame, or of the last change of the connection.
     pub(super) used_at: Duration,
     /// Bytes of its messages in sockets, by [`Delivery::cost`].
@@ -64,7 +64,7 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
             waiting: BTreeSet::new(),
             request: None,
             accepted: None,
-            is_known: false,
+            is_proven: false,
             used_at: now,
             waiting_bytes: 0,
             retired_until: Duration::ZERO,
@@ -279,7 +279,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 peer.accepted = peer.request.map(|proposal| (attempt, proposal));
                 Some(Action::Accept(request, attempt))
             }
-            None if !peer.is_known && peer.is_forgettable() => {
+            None if !peer.is_proven && peer.is_forgettable() => {
                 self.forget(id);
                 None
             }
@@ -378,7 +378,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(adopted) => {
                 let counts = peer.link.established(attempt);
                 if counts {
-                    peer.is_known = true;
+                    peer.is_proven = true;
                     peer.used_at = now;
                     peer.connection.established(now, adopted.ack);
                 }
@@ -445,15 +445,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// The next request to post, given `room` free entries of the send queue.
-    pub fn transmit(&mut self, id: ConnectionId, room: u32) -> Option<Work<'_, P>> {
+    /// The next request to post, given `free` entries of the send queue.
+    pub fn transmit(&mut self, id: ConnectionId, free: u32) -> Option<Work<'_, P>> {
         let peer = self.peers.get_mut(id)?;
         if !peer.link.is_up() {
             return None;
         }
         let (maps, local) = (&mut self.maps, peer.route.local.into());
         peer.connection
-            .transmit(room, move || &*maps.entry(local).or_default())
+            .transmit(free, move || &*maps.entry(local).or_default())
     }
 
     /// The pure acknowledgement to post, if one is due. Call after [`transmit`](Self::transmit)
@@ -535,10 +535,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         peer.used_at = now;
         // The RTU may arrive later or never.
-        peer.is_known = true;
+        peer.is_proven = true;
         let route = peer.route;
         let plain = peer.connection.plain(now, header, body.as_ref().len());
-        let result = match plain.and_then(|header| Some((header, self.room(route, header.to)?))) {
+        let result = match plain.and_then(|header| Some((header, self.receiver(route, header.to)?)))
+        {
             Some((header, owner)) => {
                 self.deliver_plain(now, id, owner, &header, body);
                 Ok(None)
@@ -561,10 +562,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// The receiving socket of a message, if it has room.
-    fn room(&self, route: Route, port: u16) -> Option<SocketId> {
+    fn receiver(&self, route: Route, port: u16) -> Option<SocketId> {
         let owner = self.ports.find(route.local, port)?;
-        let room = self.waiting_bytes < self.settings.max_waiting;
-        (room && self.sockets.get(&owner)?.has_room()).then_some(owner)
+        let fits = self.waiting_bytes < self.settings.max_waiting;
+        (fits && self.sockets.get(&owner)?.has_space()).then_some(owner)
     }
 
     /// Whether the next message of a connection exceeds its share of a socket's buffer or of all
@@ -572,11 +573,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     fn exceeds(&self, id: ConnectionId, owner: SocketId) -> bool {
         let socket = self.sockets.get(&owner);
         let fills_socket =
-            socket.is_some_and(|socket| !socket.has_room() && socket.is_filled_by(id));
-        let most = self.settings.max_waiting;
-        let share = most / self.settings.max_connections.max(1) as u64;
-        let own = self.peers.get(id).map_or(0, |peer| peer.waiting_bytes);
-        fills_socket || self.waiting_bytes >= most && own >= share
+            socket.is_some_and(|socket| !socket.has_space() && socket.is_filled_by(id));
+        let max = self.settings.max_waiting;
+        let share = max / self.settings.max_connections.max(1) as u64;
+        let of_connection = self.peers.get(id).map_or(0, |peer| peer.waiting_bytes);
+        fills_socket || self.waiting_bytes >= max && of_connection >= share
     }
 
     /// Delivers a plain message to a socket with room.

@@ -101,7 +101,7 @@ pub(super) struct CachedRoute {
 }
 
 #[derive(Debug)]
-pub(super) struct Socket<B> {
+pub(super) struct SocketState<B> {
     pub(super) bound: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tos: u8,
@@ -131,7 +131,7 @@ pub(super) struct Socket<B> {
     pub(super) stats: SocketStats,
 }
 
-impl<B> Socket<B> {
+impl<B> SocketState<B> {
     pub(super) fn new() -> Self {
         Self {
             bound: None,
@@ -197,7 +197,7 @@ impl<B> Socket<B> {
 
     /// Whether another message can be received. Only a multiple of the limit is too much, because
     /// senders react late to congestion.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         self.recv_bytes < 4 * u64::from(self.recv_limit.max(1))
             && self.messages.len() < MAX_MESSAGES
     }
@@ -205,13 +205,17 @@ impl<B> Socket<B> {
     /// Whether a connection alone fills the receive queue: its messages exceed the limit, at which
     /// it was asked to stop.
     pub(super) fn is_filled_by(&self, connection: ConnectionId) -> bool {
-        let mut own = (0, 0);
+        let mut of_connection = (0, 0);
         for delivery in &self.messages {
             if delivery.connection == Some(connection) {
-                own = (own.0 + u64::from(delivery.len), own.1 + 1);
+                of_connection = (
+                    of_connection.0 + u64::from(delivery.len),
+                    of_connection.1 + 1,
+                );
             }
         }
-        own.0 >= u64::from(self.recv_limit.max(1)) || own.1 >= MAX_MESSAGES_OF_ONE
+        of_connection.0 >= u64::from(self.recv_limit.max(1))
+            || of_connection.1 >= MAX_MESSAGES_OF_ONE
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery<B>) {
@@ -353,9 +357,9 @@ mod tests {
 
     #[test]
     fn ack_is_requested_while_send_buffer_is_half_full() {
-        let mut socket: Socket<Vec<u8>> = Socket::new();
+        let mut socket: SocketState<Vec<u8>> = SocketState::new();
         socket.send_limit = 8000;
-        let asking = |socket: &mut Socket<Vec<u8>>, messages| -> Vec<u32> {
+        let asking = |socket: &mut SocketState<Vec<u8>>, messages| -> Vec<u32> {
             (1..=messages).filter(|_| socket.queued(500)).collect()
         };
         assert_eq!(asking(&mut socket, 16), [8, 10, 12, 14, 16]);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{
     ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError, SocketStats,
-    socket::{CachedRoute, Socket},
+    socket::{CachedRoute, SocketState},
 };
 use crate::{
     SocketId,
@@ -96,15 +96,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn socket(&mut self) -> SocketId {
         let id = SocketId(self.next_socket);
         self.next_socket += 1;
-        self.sockets.insert(id, Socket::new());
+        self.sockets.insert(id, SocketState::new());
         id
     }
 
-    fn get(&self, id: SocketId) -> Result<&Socket<B>, SocketError> {
+    fn get(&self, id: SocketId) -> Result<&SocketState<B>, SocketError> {
         self.sockets.get(&id).ok_or(SocketError::Closed)
     }
 
-    fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket<B>, SocketError> {
+    fn get_mut(&mut self, id: SocketId) -> Result<&mut SocketState<B>, SocketError> {
         self.sockets.get_mut(&id).ok_or(SocketError::Closed)
     }
 
@@ -203,8 +203,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ///
     /// # Errors
     /// The socket is closed.
-    pub fn set_failures(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
-        self.get_mut(id)?.wants_failures = wanted;
+    pub fn set_failures(&mut self, id: SocketId, enabled: bool) -> Result<(), SocketError> {
+        self.get_mut(id)?.wants_failures = enabled;
         Ok(())
     }
 
@@ -212,8 +212,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ///
     /// # Errors
     /// The socket is closed.
-    pub fn set_watch(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
-        self.get_mut(id)?.watch(wanted);
+    pub fn set_watch(&mut self, id: SocketId, enabled: bool) -> Result<(), SocketError> {
+        self.get_mut(id)?.watch(enabled);
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if let Some((connection, from, to)) = self.cached_route(id, to, &draft) {
             return self.send_over(connection, id, (from, to), draft);
         }
-        let asked = to;
+        let requested = to;
         let Admitted {
             from,
             to,
@@ -255,11 +255,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 });
             }
         };
-        if let Some(asked) = asked
+        if let Some(requested) = requested
             && let Some(socket) = self.sockets.get_mut(&id)
         {
             socket.cached_route = Some(CachedRoute {
-                to: asked,
+                to: requested,
                 plain: to,
                 connection,
                 changes: self.ports.changes(),
@@ -281,8 +281,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let fits = draft.len.max(draft.moved()) <= MAX_MESSAGE && draft.len <= socket.send_limit;
         let may = fits && !socket.is_half_full(draft.len) && socket.may_send();
         let from = socket.bound?.port();
-        let there = same && self.peers.get(cached.connection).is_some();
-        let free = there && may && !self.is_congested(cached.plain, false);
+        let is_current = same && self.peers.get(cached.connection).is_some();
+        let free = is_current && may && !self.is_congested(cached.plain, false);
         free.then_some((cached.connection, from, cached.plain.port()))
     }
 
@@ -450,7 +450,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             socket.has_sent = true;
             socket.stats.sent(draft.len);
             if to.port() == PING_PORT {
-                if socket.has_room() {
+                if socket.has_space() {
                     socket.deliver(Delivery {
                         connection: None,
                         sequence: 0,
@@ -517,7 +517,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if let Some(Event::Message(delivery)) = &event {
             let congestion = socket.congestion();
             self.leave(delivery.connection, delivery.len);
-            self.taken(id, congestion);
+            self.delivered(id, congestion);
         }
         Ok(event)
     }
@@ -562,7 +562,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// Accounts for a received message.
-    fn taken(&mut self, id: SocketId, congestion: Option<bool>) {
+    fn delivered(&mut self, id: SocketId, congestion: Option<bool>) {
         self.counters.delivered += 1;
         self.set_congestion(id, congestion);
     }
@@ -577,7 +577,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Bodies of all received messages, for moving them off a removed device.
     pub fn bodies_mut(&mut self) -> impl Iterator<Item = &mut B> {
-        self.sockets.values_mut().flat_map(Socket::bodies_mut)
+        self.sockets.values_mut().flat_map(SocketState::bodies_mut)
     }
 
     /// The readiness of a socket. Clears `map_changed`.
@@ -619,8 +619,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let to = to.map(plain);
         let mut concerned = Vec::new();
         for (connection, peer) in self.peers.iter_mut() {
-            let meant = to.is_none_or(|to| to.ip() == peer.route.peer);
-            if peer.route.local == bound.ip() && meant {
+            let is_addressed = to.is_none_or(|to| to.ip() == peer.route.peer);
+            if peer.route.local == bound.ip() && is_addressed {
                 peer.connection.cancel(id, to.map(|to| to.port()));
                 concerned.push(connection);
             }

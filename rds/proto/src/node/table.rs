@@ -42,51 +42,51 @@ impl<P, B> PeerTable<P, B> {
                 slot
             }
         };
-        let place = self.slots.get_mut(slot as usize)?;
-        place.peer = Some(peer);
-        let generation = place.generation;
+        let entry = self.slots.get_mut(slot as usize)?;
+        entry.peer = Some(peer);
+        let generation = entry.generation;
         Some(ConnectionId { slot, generation })
     }
 
     /// Removes a connection.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Peer<P, B>> {
-        let place = self.slots.get_mut(id.slot as usize)?;
-        if place.generation != id.generation {
+        let entry = self.slots.get_mut(id.slot as usize)?;
+        if entry.generation != id.generation {
             return None;
         }
-        let peer = place.peer.take()?;
-        place.generation = place.generation.wrapping_add(1);
+        let peer = entry.peer.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
         self.free.push(id.slot);
         Some(peer)
     }
 
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Peer<P, B>> {
-        let place = self.slots.get(id.slot as usize)?;
-        let peer = place.peer.as_ref()?;
-        (place.generation == id.generation).then_some(peer)
+        let entry = self.slots.get(id.slot as usize)?;
+        let peer = entry.peer.as_ref()?;
+        (entry.generation == id.generation).then_some(peer)
     }
 
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
-        let place = self.slots.get_mut(id.slot as usize)?;
-        let peer = place.peer.as_mut()?;
-        (place.generation == id.generation).then_some(peer)
+        let entry = self.slots.get_mut(id.slot as usize)?;
+        let peer = entry.peer.as_mut()?;
+        (entry.generation == id.generation).then_some(peer)
     }
 
     /// All connections with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Peer<P, B>)> {
         let slots = self.slots.iter().zip(0..);
-        slots.filter_map(|(place, slot)| {
-            let generation = place.generation;
-            Some((ConnectionId { slot, generation }, place.peer.as_ref()?))
+        slots.filter_map(|(entry, slot)| {
+            let generation = entry.generation;
+            Some((ConnectionId { slot, generation }, entry.peer.as_ref()?))
         })
     }
 
     /// All connections with their ids, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut Peer<P, B>)> {
         let slots = self.slots.iter_mut().zip(0..);
-        slots.filter_map(|(place, slot)| {
-            let generation = place.generation;
-            Some((ConnectionId { slot, generation }, place.peer.as_mut()?))
+        slots.filter_map(|(entry, slot)| {
+            let generation = entry.generation;
+            Some((ConnectionId { slot, generation }, entry.peer.as_mut()?))
         })
     }
 }

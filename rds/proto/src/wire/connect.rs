@@ -308,14 +308,14 @@ mod tests {
 
     #[test]
     fn connect_data_reply_reverses_hosts() {
-        let asked = ConnectData {
+        let proposal = ConnectData {
             fragment: 16384,
             ..ConnectData::proposal(v4(), 3)
         };
-        let answer = asked.answer(v4()).unwrap();
+        let answer = proposal.answer(v4()).unwrap();
         assert_eq!((answer.hosts, answer.tos), (v4().reversed(), 3));
         assert_eq!(answer.fragment, 4096);
-        let lied = asked.answer(v4().reversed()).unwrap_err();
+        let lied = proposal.answer(v4().reversed()).unwrap_err();
         assert_eq!(lied, BadConnectData::Addresses(v4()));
         assert_eq!(
             lied.to_string(),

@@ -96,7 +96,7 @@ pub(crate) struct Host {
     /// Memory readable by the device.
     pub(crate) payloads: HashMap<u64, Vec<u8>>,
     /// Memory of messages that finish without a send completion.
-    kept: HashMap<u64, Vec<u8>>,
+    retained: HashMap<u64, Vec<u8>>,
     /// Performed operations, with all fetched data stored.
     pub(crate) operated: HashSet<u64>,
     depth: u32,
@@ -111,7 +111,7 @@ impl Host {
             pairs: Vec::new(),
             requests: HashMap::new(),
             payloads: HashMap::new(),
-            kept: HashMap::new(),
+            retained: HashMap::new(),
             operated: HashSet::new(),
             depth,
         }
@@ -146,12 +146,12 @@ impl Host {
     /// Performs the node's actions; returns messages for the other host.
     pub(crate) fn pump(&mut self, now: Duration) -> Vec<Packet> {
         let mut packets = Vec::new();
-        let due: Vec<ConnectionId> = self
+        let expired: Vec<ConnectionId> = self
             .node
             .connections()
             .filter(|&id| self.node.deadline(id).is_some_and(|at| at <= now))
             .collect();
-        for id in due {
+        for id in expired {
             self.work(now, id, &mut packets);
         }
         while let Some(id) = self.node.busy() {
@@ -163,7 +163,7 @@ impl Host {
             let payload = self.payloads.remove(&draft.payload);
             let payload = payload.expect("a message is over once");
             if !draft.urgent && draft.rdma.is_none() {
-                self.kept.insert(draft.payload, payload);
+                self.retained.insert(draft.payload, payload);
             }
         }
         packets
@@ -220,8 +220,8 @@ impl Host {
 
     fn post(&mut self, now: Duration, id: ConnectionId, index: usize) {
         let pair = &mut self.pairs[index];
-        for room in (1..=self.depth).rev().skip(pair.queue.len()) {
-            let Some(work) = self.node.transmit(id, room) else {
+        for free in (1..=self.depth).rev().skip(pair.queue.len()) {
+            let Some(work) = self.node.transmit(id, free) else {
                 break;
             };
             let what = match work.request {
@@ -277,7 +277,7 @@ impl Host {
         match bytes {
             Bytes::Nothing => vec![],
             Bytes::Payload(id, range) => {
-                let payload = self.payloads.get(id).or_else(|| self.kept.get(id));
+                let payload = self.payloads.get(id).or_else(|| self.retained.get(id));
                 let payload = payload.expect("the device reads memory it was given");
                 payload[range.start as usize..range.end as usize].to_vec()
             }

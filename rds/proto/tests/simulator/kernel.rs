@@ -73,9 +73,9 @@ impl Kernel {
                 vec![Packet::Reply(from, self.next)]
             }
             (Packet::Request(from), State::Up(_)) => {
-                let gone = Packet::Gone(self.peer);
+                let lost = Packet::Gone(self.peer);
                 self.drop_connection(now, rng);
-                vec![gone, Packet::Reject(from)]
+                vec![lost, Packet::Reject(from)]
             }
             (Packet::Request(from), _) => vec![Packet::Reject(from)],
             (Packet::Reply(to, from), State::Dialling(this)) if to == this => {

@@ -126,8 +126,8 @@ impl Run {
                 let waiting: Vec<_> = sockets.values().map(waiting).collect();
                 let pairs = host.pairs.iter().filter(|pair| pair.state != State::Gone);
                 let pairs: Vec<_> = pairs.map(|pair| (pair.state, pair.queue.len())).collect();
-                let held: Vec<_> = host.payloads.keys().collect();
-                format!("waiting {waiting:?}, queue pairs {pairs:?}, held {held:?}")
+                let queued: Vec<_> = host.payloads.keys().collect();
+                format!("waiting {waiting:?}, queue pairs {pairs:?}, held {queued:?}")
             })
             .collect();
         let untold = self
@@ -287,7 +287,7 @@ impl Run {
             return;
         };
         let host = &mut self.wire.hosts[i];
-        let own = host.addr(port);
+        let local = host.addr(port);
         let peer = host.peer_ip;
         let ports: Vec<u16> = self.sockets[1 - i].keys().copied().collect();
         let to = self
@@ -297,7 +297,7 @@ impl Run {
         let to = to.filter(|_| self.rng.bool());
         host.node.cancel(id, to).unwrap();
         self.flows
-            .forgive(|from, there| from == own && to.is_none_or(|to| to == there));
+            .forgive(|from, dest| from == local && to.is_none_or(|to| to == dest));
     }
 
     fn close(&mut self, i: usize) {
@@ -305,10 +305,10 @@ impl Run {
             return;
         };
         let host = &mut self.wire.hosts[i];
-        let own = host.addr(port);
+        let local = host.addr(port);
         host.node.close(id).unwrap();
         self.sockets[i].remove(&port);
-        self.flows.forgive(|from, to| from == own || to == own);
+        self.flows.forgive(|from, to| from == local || to == local);
         // Operations of a closed socket are not notified.
         self.operations[i].retain(|_, (owner, _)| *owner != id);
         if self.sockets[i].is_empty() {

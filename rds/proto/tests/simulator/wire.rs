@@ -70,8 +70,8 @@ impl Wire {
             What::Probe => {}
             &What::Operation(payload, fetches) => {
                 let host = &mut self.hosts[from];
-                let known = host.payloads.contains_key(&payload);
-                assert!(known, "the device reads memory it was given");
+                let is_queued = host.payloads.contains_key(&payload);
+                assert!(is_queued, "the device reads memory it was given");
                 if !fetches {
                     host.operated.insert(payload);
                 }

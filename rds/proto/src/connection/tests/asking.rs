@@ -22,11 +22,11 @@ fn ack_is_requested_by_every_ninth_message() {
     send(&mut a, 1);
     assert_eq!(asking(&frames(&mut a)), [31, 33]);
     // 16 MiB are 16 messages of maximum length.
-    let many = Settings {
+    let settings = Settings {
         max_unacked_messages: 1000,
         ..settings()
     };
-    let mut a = End::new(&many, NonZero::<u64>::MIN);
+    let mut a = End::new(&settings, NonZero::<u64>::MIN);
     establish(&mut a);
     for _ in 0..20 {
         send(&mut a, MAX_MESSAGE);
@@ -52,8 +52,8 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     let mut silent = up(1);
     silent.reset();
     silent.established(NOW, 0);
-    let nothing = frames(&mut silent);
-    assert_eq!(nothing[0].header().extensions.iter().next(), None);
+    let unasked = frames(&mut silent);
+    assert_eq!(unasked[0].header().extensions.iter().next(), None);
 
     let mut a = up(1);
     let requests_ack = |a: &mut End, urgent: bool| {
@@ -88,7 +88,7 @@ fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     establish(&mut a);
     frames(&mut a);
     assert!(requests_ack(&mut a, false));
-    take(&mut a, &nothing);
+    take(&mut a, &unasked);
     assert!(requests_ack(&mut a, false));
 }
 
@@ -109,19 +109,19 @@ fn ack_requests_are_absent_in_request_response() {
     take(a, &maps[1]);
     take(b, &maps[0]);
     let requests_ack = |sent: &[Frame]| sent[0].header().flags.contains(Flags::ACK_REQUIRED);
-    for turn in 1..=40 {
+    for round in 1..=40 {
         let exchange = |from: &mut End, to: &mut End| {
             send(from, 100);
             let sent = frames(from);
-            assert_eq!(requests_ack(&sent), turn == 1, "{turn}: the first may");
-            assert_eq!(take(to, &sent), [turn]);
+            assert_eq!(requests_ack(&sent), round == 1, "{round}: the first may");
+            assert_eq!(take(to, &sent), [round]);
         };
         exchange(a, b);
         exchange(b, a);
         assert_eq!(
             ack(a),
-            (turn == 1).then_some(1),
-            "{turn}: nothing else is owed"
+            (round == 1).then_some(1),
+            "{round}: nothing else is owed"
         );
     }
     // Unanswered messages request acknowledgements as usual.

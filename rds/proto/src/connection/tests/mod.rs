@@ -132,19 +132,19 @@ fn complete(end: &mut End, frames: &[Frame]) {
 
 /// Delivers frames; returns the sequence numbers of accepted messages.
 fn take(end: &mut End, frames: &[Frame]) -> Vec<u64> {
-    let mut taken = Vec::new();
+    let mut sequences = Vec::new();
     for frame in frames {
         match end.received(NOW, &frame.wire, frame.body.clone()).unwrap() {
             Some(Received::Message(incoming)) => {
                 end.take(NOW, &incoming);
                 assert_eq!(incoming.bodies.as_slice().concat(), bytes(incoming.len));
-                taken.push(incoming.sequence);
+                sequences.push(incoming.sequence);
             }
             Some(Received::Ping(from)) => end.pong(from),
             Some(Received::Map(_)) | None => {}
         }
     }
-    taken
+    sequences
 }
 
 fn ack(end: &mut End) -> Option<u64> {
@@ -206,10 +206,10 @@ fn fragment_sizes_are_4096_bytes() {
         let sequence = send(&mut a, len);
         let frames = frames(&mut a);
         assert_eq!(frames.len(), count, "{len} bytes");
-        let (last, others) = frames.split_last().unwrap();
-        assert!(others.iter().all(|frame| frame.body.len() == 4096));
-        assert!(others.iter().all(|frame| !frame.solicited) && last.solicited);
-        assert!(others.iter().all(|frame| frame.wire == last.wire));
+        let (last, rest) = frames.split_last().unwrap();
+        assert!(rest.iter().all(|frame| frame.body.len() == 4096));
+        assert!(rest.iter().all(|frame| !frame.solicited) && last.solicited);
+        assert!(rest.iter().all(|frame| frame.wire == last.wire));
         assert_eq!(take(&mut b, &frames), [sequence]);
         complete(&mut a, &frames);
     }
@@ -217,7 +217,7 @@ fn fragment_sizes_are_4096_bytes() {
 
 #[test]
 fn fragment_violations_end_the_connection() {
-    let whole = Header {
+    let valid = Header {
         len: 10_000,
         ..data(5, Flags::empty())
     };
@@ -234,34 +234,34 @@ fn fragment_violations_end_the_connection() {
         violation
     };
     let wrong = |expected, len| Violation::FrameLen { expected, len };
-    assert_eq!(fails(&[(whole, 4095)]), wrong(4096, 4095));
-    assert_eq!(fails(&[(whole, 4096), (whole, 1)]), wrong(4096, 1));
-    let to_last = [(whole, 4096), (whole, 4096)];
+    assert_eq!(fails(&[(valid, 4095)]), wrong(4096, 4095));
+    assert_eq!(fails(&[(valid, 4096), (valid, 1)]), wrong(4096, 1));
+    let to_last = [(valid, 4096), (valid, 4096)];
     for len in [1807, 1809] {
         assert_eq!(
-            fails(&[&to_last[..], &[(whole, len)]].concat()),
+            fails(&[&to_last[..], &[(valid, len)]].concat()),
             wrong(1808, len)
         );
     }
     assert_eq!(fails(&[(data(5, Flags::empty()), 1)]), wrong(0, 1));
-    let others = [
+    let invalid = [
         Header {
             sequence: 6,
-            ..whole
+            ..valid
         },
-        Header { len: 9999, ..whole },
-        Header { from: 1, ..whole },
-        Header { to: 1, ..whole },
+        Header { len: 9999, ..valid },
+        Header { from: 1, ..valid },
+        Header { to: 1, ..valid },
     ];
-    for other in others {
+    for other in invalid {
         assert_eq!(
-            fails(&[(whole, 4096), (other, 4096)]),
+            fails(&[(valid, 4096), (other, 4096)]),
             Violation::Interleaved
         );
     }
     let long = Header {
         len: MAX_MESSAGE + 1,
-        ..whole
+        ..valid
     };
     let len = MAX_MESSAGE + 1;
     assert_eq!(fails(&[(long, 4096)]), Violation::MessageLen(len));
@@ -475,7 +475,7 @@ fn restart_with_low_sequence_loses_messages() {
 
 #[test]
 fn restart_of_peer_is_detected() {
-    for (confirmed, taken) in [(true, true), (false, false)] {
+    for (confirmed, accepted) in [(true, true), (false, false)] {
         let mut b = up(1);
         for sequence in 1..=5 {
             assert!(offer(&mut b, data(sequence, Flags::ACK_REQUIRED)));
@@ -489,9 +489,9 @@ fn restart_of_peer_is_detected() {
         b.completed(tag, completion);
         b.reset();
         establish(&mut b);
-        assert_eq!(offer(&mut b, data(1, AGAIN)), taken);
-        assert_eq!(b.stats().restarts, u64::from(taken));
-        assert_eq!(b.stats().duplicates, u64::from(!taken));
+        assert_eq!(offer(&mut b, data(1, AGAIN)), accepted);
+        assert_eq!(b.stats().restarts, u64::from(accepted));
+        assert_eq!(b.stats().duplicates, u64::from(!accepted));
         assert!(
             !offer(&mut b, data(1, AGAIN)),
             "the next one is a duplicate"
@@ -521,8 +521,8 @@ fn restart_is_not_detected_for_lost_receives() {
             a.established(NOW, 0);
             establish(&mut b);
         }
-        let taken = take(&mut b, &frames(&mut a)).len();
-        assert_eq!(taken, if rx_lost { 0 } else { 3 });
+        let count = take(&mut b, &frames(&mut a)).len();
+        assert_eq!(count, if rx_lost { 0 } else { 3 });
         assert_eq!(b.stats().restarts, u64::from(!rx_lost));
     }
 }

@@ -347,9 +347,9 @@ fn give_up_drops_messages_with_lost_memory() {
         .collect();
     let dropped = |sequence| (sequence, MessageOutcome::Dropped);
     assert_eq!(finished, [sent - 1, sent, sent + 1].map(dropped));
-    let mut left = vec![];
-    a.payloads(|payload| left.push(payload.len()));
-    assert_eq!(left, [4]);
+    let mut remaining = vec![];
+    a.payloads(|payload| remaining.push(payload.len()));
+    assert_eq!(remaining, [4]);
 }
 
 /// A notification means the device no longer accesses the memory of the operation.

@@ -320,12 +320,12 @@ fn displaced_peer_reconnects_after_two_seconds() {
     let mut node = with(|settings| settings.max_receives = 16);
     let socket = bound(&mut node, A, 4000);
     let id = connect(&mut node, NOW, host(0), 0);
-    let held = send_request(&mut node, NOW, B, 0).unwrap();
-    assert_eq!(node.poll(NOW, held), None, "it is held");
+    let pending = send_request(&mut node, NOW, B, 0).unwrap();
+    assert_eq!(node.poll(NOW, pending), None, "it is held");
     close(&mut node, NOW, id);
-    let attempt = accept(&mut node, NOW, held);
-    node.failed(held, attempt, Failure::Unreachable);
-    close(&mut node, NOW, held);
+    let attempt = accept(&mut node, NOW, pending);
+    node.failed(pending, attempt, Failure::Unreachable);
+    close(&mut node, NOW, pending);
     assert!(send_request(&mut node, NOW, host(0), 0).is_err());
     // Local demand admits the peer at once; otherwise after 2 s.
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
@@ -345,8 +345,8 @@ fn receive_limit_reserves_an_eighth_for_local_programs() {
     for unknown_peer in 0..7 {
         connect(&mut node, NOW, host(unknown_peer), 0);
     }
-    let held = send_request(&mut node, NOW, host(7), 0).unwrap();
-    assert_eq!(node.poll(NOW, held), None, "it is held");
+    let pending = send_request(&mut node, NOW, host(7), 0).unwrap();
+    assert_eq!(node.poll(NOW, pending), None, "it is held");
     send(&mut node, socket, (B, 4000).into(), 1).unwrap();
     let to_b = node.connections().last().unwrap();
     assert!(matches!(node.poll(NOW, to_b), Some(Action::Dial(_))));

@@ -20,10 +20,10 @@ fn deliver(node: &mut TestNode, now: Duration, id: ConnectionId, sequence: u64, 
 }
 
 /// Whether the connections that are to close do so, and the held request is accepted then.
-fn gets_in(node: &mut TestNode, now: Duration, id: ConnectionId, others: &[ConnectionId]) -> bool {
-    let held = node.poll(now, id);
-    let mut accepted = matches!(held, Some(Action::Accept(..)));
-    for &other in others {
+fn gets_in(node: &mut TestNode, now: Duration, id: ConnectionId, idle: &[ConnectionId]) -> bool {
+    let action = node.poll(now, id);
+    let mut accepted = matches!(action, Some(Action::Accept(..)));
+    for &other in idle {
         close(node, now, other);
     }
     accepted |= matches!(node.poll(now, id), Some(Action::Accept(..)));
@@ -217,8 +217,8 @@ fn request_without_resources_waits_for_the_end_of_another() {
     assert!(node.is_up(other));
     // Without another connection of a larger address, the request is rejected.
     lose(&mut node, NOW, other);
-    let alone = request(&mut node, B);
-    assert_eq!(node.poll(NOW, alone), Some(Action::Reject(RequestId(0))));
+    let single = request(&mut node, B);
+    assert_eq!(node.poll(NOW, single), Some(Action::Reject(RequestId(0))));
 }
 
 #[test]

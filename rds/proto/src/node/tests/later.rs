@@ -138,8 +138,8 @@ fn cached_route_is_invalidated_by_changes() {
     .unwrap();
     send(&mut pair.a, from, (B, 1).into(), 4).unwrap_err();
     // No default destination.
-    let nowhere = pair.a.send(from, None, Draft::new(0, vec![]));
-    assert_eq!(nowhere.unwrap_err().error, SocketError::NotConnected);
+    let refused = pair.a.send(from, None, Draft::new(0, vec![]));
+    assert_eq!(refused.unwrap_err().error, SocketError::NotConnected);
     // A message too long, and a congested port.
     let long = MAX_MESSAGE + 1;
     assert_eq!(

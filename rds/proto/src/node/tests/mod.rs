@@ -85,9 +85,9 @@ impl Pair {
     fn run_until_idle(&mut self) -> Result<(), Violation> {
         loop {
             let [at_a, at_b] = self.ids;
-            let there = carry(&mut self.a, at_a, &mut self.b, at_b)?;
+            let forth = carry(&mut self.a, at_a, &mut self.b, at_b)?;
             let back = carry(&mut self.b, at_b, &mut self.a, at_a)?;
-            if !there && !back {
+            if !forth && !back {
                 self.a.retire_acked();
                 self.b.retire_acked();
                 return Ok(());
@@ -101,7 +101,7 @@ fn carry(
     from: &mut TestNode,
     id: ConnectionId,
     to: &mut TestNode,
-    there: ConnectionId,
+    connection: ConnectionId,
 ) -> Result<bool, Violation> {
     let mut any = false;
     while let Some(work) = from.transmit(id, 1) {
@@ -115,13 +115,13 @@ fn carry(
                 }
                 Body::Map { map, range } => map.as_bytes()[range].to_vec(),
             };
-            to.received(NOW, there, &header, body)?;
+            to.received(NOW, connection, &header, body)?;
         }
         from.completed(id, tag, Completion::Success);
     }
     while let Some((tag, header)) = from.acknowledge(NOW, id) {
         any = true;
-        to.received(NOW, there, &header, vec![])?;
+        to.received(NOW, connection, &header, vec![])?;
         from.completed(id, tag, Completion::Success);
     }
     Ok(any)
@@ -333,11 +333,11 @@ fn congestion_blocks_senders_until_half_of_limit() {
     assert!(!pair.a.readiness(from).unwrap().map_changed);
     // Other ports are not congested.
     send(&mut pair.a, from, (B, 5001).into(), 1).unwrap();
-    for left in (0..21_u64).rev() {
+    for remaining in (0..21_u64).rev() {
         pair.b.receive(to).unwrap();
         pair.run_until_idle().unwrap();
         let free = send(&mut pair.a, from, dest, 0).is_ok();
-        assert_eq!(free, left < 10, "{left} are left");
+        assert_eq!(free, remaining < 10, "{remaining} are left");
         if free {
             break;
         }
@@ -541,16 +541,16 @@ fn overload_despite_congestion_resets_the_connection() {
         ..Header::default()
     };
     let at_b = pair.ids[1];
-    let mut taken = 0;
+    let mut accepted = 0;
     let violation = loop {
-        frame.sequence = 100 + taken;
+        frame.sequence = 100 + accepted;
         match pair.b.received(NOW, at_b, &frame.encode(), vec![0; 100]) {
-            Ok(_) => taken += 1,
+            Ok(_) => accepted += 1,
             Err(violation) => break violation,
         }
     };
     assert_eq!(violation, Violation::Overflow(5000));
-    assert_eq!(taken, 40);
+    assert_eq!(accepted, 40);
     assert_eq!(pair.b.waiting(to), Ok((0, 4000)));
     let Some(Action::Close(attempt)) = pair.b.poll(NOW, at_b) else {
         panic!("the connection is kept");
@@ -558,7 +558,7 @@ fn overload_despite_congestion_resets_the_connection() {
     pair.b.closed(NOW, at_b, attempt);
     assert_eq!(
         pair.b.next_sequences(at_b).unwrap().1,
-        100 + taken,
+        100 + accepted,
         "it comes again"
     );
 }

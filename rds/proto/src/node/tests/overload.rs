@@ -17,11 +17,11 @@ fn unknown_peer(node: &mut TestNode) -> ConnectionId {
 }
 
 /// Sends messages until a violation; returns the number accepted.
-fn flood(node: &mut TestNode, id: ConnectionId, len: u32, most: u64) -> (u64, Option<Violation>) {
+fn flood(node: &mut TestNode, id: ConnectionId, len: u32, max: u64) -> (u64, Option<Violation>) {
     let first = node.next_sequences(id).unwrap().1.max(1);
-    for taken in 0..most {
+    for accepted in 0..max {
         let header = Header {
-            sequence: first + taken,
+            sequence: first + accepted,
             from: 4001,
             to: 5000,
             len,
@@ -29,10 +29,10 @@ fn flood(node: &mut TestNode, id: ConnectionId, len: u32, most: u64) -> (u64, Op
         };
         let body = vec![0; len as usize];
         if let Err(violation) = node.received(NOW, id, &header.encode(), body) {
-            return (taken, Some(violation));
+            return (accepted, Some(violation));
         }
     }
-    (most, None)
+    (max, None)
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn overload_of_all_sockets_resets_only_the_sender() {
     pair.b.set_limits(to, 1000, u32::MAX).unwrap();
     pair.b.settings.max_connections = 16;
     let hostile = unknown_peer(&mut pair.b);
-    let (taken, violation) = flood(&mut pair.b, hostile, 4096, 20_000);
+    let (accepted, violation) = flood(&mut pair.b, hostile, 4096, 20_000);
     assert_eq!(violation, Some(Violation::Overflow(5000)));
-    assert!(taken * 4096 <= 1 << 20, "{taken} messages");
+    assert!(accepted * 4096 <= 1 << 20, "{accepted} messages");
     // The share of one connection is a sixteenth.
     let innocent = pair.ids[1];
-    let (taken, violation) = flood(&mut pair.b, innocent, 4096, 20_000);
+    let (accepted, violation) = flood(&mut pair.b, innocent, 4096, 20_000);
     assert_eq!(violation, Some(Violation::Overflow(5000)));
-    assert!((15..=16).contains(&taken), "{taken} messages");
+    assert!((15..=16).contains(&accepted), "{accepted} messages");
     // Receiving restores the accounting.
     lens(&mut pair.b, to);
     assert_eq!(pair.b.waiting_bytes, 0);
@@ -83,8 +83,8 @@ fn overload_of_all_sockets_resets_only_the_sender() {
 fn messages_are_accounted_with_the_memory_they_keep() {
     let lens = [0, 1024, 1025, 4096, 4097, 5120, 5121, 8192];
     let costs = lens.map(Delivery::<Vec<u8>>::cost);
-    let kept = [0, 1024, 4096, 4096, 4097, 5120, 8192, 8192].map(|kept| kept + 256);
-    assert_eq!(costs, kept);
+    let expected = [0, 1024, 4096, 4096, 4097, 5120, 8192, 8192].map(|len| len + 256);
+    assert_eq!(costs, expected);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
 fn congestion_map_wakes_only_refused_senders_of_released_ports() {
     let (mut pair, _, to) = pair();
     let other = bound(&mut pair.b, B, 5001);
-    let elsewhere = bound(&mut pair.b, B, 5002);
+    let other_socket = bound(&mut pair.b, B, 5002);
     let id = pair.ids[1];
     let hostile = unknown_peer(&mut pair.b);
     woken(&mut pair.b);
@@ -145,7 +145,7 @@ fn congestion_map_wakes_only_refused_senders_of_released_ports() {
             assert!(pair.b.readiness(socket).unwrap().map_changed);
             assert!(!pair.b.readiness(socket).unwrap().map_changed, "once");
         }
-        assert!(!pair.b.readiness(elsewhere).unwrap().map_changed);
+        assert!(!pair.b.readiness(other_socket).unwrap().map_changed);
         assert!(pair.b.congestion_blocked.is_empty());
     }
 }
