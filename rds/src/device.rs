@@ -53,14 +53,14 @@ pub(crate) struct Device {
 
 /// The open devices, and the sizes of queues for the next.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownDevices {
+pub(crate) struct OpenDevices {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) sends: u32,
     pub(crate) receives: u32,
     pub(crate) initial_receives: u32,
 }
 
-impl KnownDevices {
+impl OpenDevices {
     /// The device of a context, opened on first use. Enters the kernel.
     pub(crate) fn open(&self, ctx: &Context) -> verbs::Result<Arc<Device>> {
         let mut devices = self.devices.iter();
@@ -123,15 +123,15 @@ impl SharedCq {
 
     /// Requests a notification for the next completion of this kind. Returns whether the queue was
     /// not armed for it.
-    pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<bool> {
-        if self.armed >= Some(wanted) {
+    pub(crate) fn arm(&mut self, kind: Armed) -> verbs::Result<bool> {
+        if self.armed >= Some(kind) {
             return Ok(false);
         }
-        self.cq.req_notify(match wanted {
+        self.cq.req_notify(match kind {
             Armed::Solicited => Notify::Solicited,
             Armed::All => Notify::Next,
         })?;
-        self.armed = Some(wanted);
+        self.armed = Some(kind);
         Ok(true)
     }
 }
@@ -153,19 +153,19 @@ impl Device {
     pub(crate) fn cq(&self) -> verbs::Result<(CqHandle, Arc<AtomicBool>, Option<SharedCq>)> {
         let shared = |cq: &SharedCq| (cq.cq.handle().clone(), Arc::clone(&cq.failed));
         if self.iwarp {
-            let own = SharedCq::new(self, self.entries())?;
-            let (cq, failed) = shared(&own);
-            return Ok((cq, failed, Some(own)));
+            let queue = SharedCq::new(self, self.entries())?;
+            let (cq, failed) = shared(&queue);
+            return Ok((cq, failed, Some(queue)));
         }
-        let has_room = |cq: &&SharedCq| cq.cq.available() >= self.entries() && !cq.has_failed();
-        let free = self.cqs().iter().find(has_room).map(shared);
+        let fits = |cq: &&SharedCq| cq.cq.available() >= self.entries() && !cq.has_failed();
+        let free = self.cqs().iter().find(fits).map(shared);
         let (cq, failed) = match free {
             Some(free) => free,
             None => {
                 let total: u32 = self.cqs().iter().map(|cq| cq.cq.capacity()).sum();
-                let wanted = self.entries().saturating_mul(INITIAL_CONNECTIONS);
-                let wanted = wanted.max(total.saturating_mul(3)).min(self.max_cqe);
-                let new = SharedCq::new(self, wanted.max(self.entries()))?;
+                let entries = self.entries().saturating_mul(INITIAL_CONNECTIONS);
+                let entries = entries.max(total.saturating_mul(3)).min(self.max_cqe);
+                let new = SharedCq::new(self, entries.max(self.entries()))?;
                 let shared = shared(&new);
                 self.cqs().push(new);
                 shared
@@ -196,10 +196,10 @@ impl Device {
         Ok(())
     }
 
-    fn new(ctx: &Context, queues: &KnownDevices) -> verbs::Result<Self> {
+    fn new(ctx: &Context, queues: &OpenDevices) -> verbs::Result<Self> {
         let attr = ctx.query_device()?;
-        let most = attr.max_qp_wr();
-        let receives = queues.receives.min(most);
+        let max_wr = attr.max_qp_wr();
+        let receives = queues.receives.min(max_wr);
         let iwarp = ctx.is_iwarp();
         Ok(Self {
             pd: ctx.alloc_pd()?,
@@ -212,7 +212,7 @@ impl Device {
                 true => receives,
                 false => queues.initial_receives.min(receives),
             },
-            sends: queues.sends.min(most),
+            sends: queues.sends.min(max_wr),
             elements: MAX_SGE.min(attr.max_sge()).max(2),
             iwarp,
             atomics: attr.atomic_cap() != AtomicCap::NONE,
@@ -234,20 +234,20 @@ impl Device {
         op: AtomicOp,
         number: RemoteToken,
     ) -> Result<u64, AtomicError> {
-        let mut place = self.loopback.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut loopback = match place.take() {
+        let mut cached = self.loopback.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loopback = match cached.take() {
             Some(loopback) => loopback,
             None => Loopback::new(&self.pd, ip)
                 .map_err(|_| AtomicError::Failed(WcStatus::GENERAL_ERR))?,
         };
         let before = loopback.atomic(op, number)?;
         // A failed queue pair is not put back; the next call creates another.
-        *place = Some(loopback);
+        *cached = Some(loopback);
         Ok(before)
     }
 
     /// Send queue entries available to messages of a connection.
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn send_entries(&self) -> u32 {
         self.sends.saturating_sub(RESERVED_SENDS)
     }
 

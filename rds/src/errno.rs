@@ -106,11 +106,11 @@ mod tests {
     #[test]
     fn errno_matches_the_kernel() {
         let somewhere = SocketAddr::from(([10, 9, 0, 1], 7));
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 7));
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 7));
         for (err, expected) in [
             (SocketError::Closed, 9),
             (SocketError::Address(somewhere), 22),
-            (SocketError::NoDestination(nowhere), 89),
+            (SocketError::NoDestination(unspecified), 89),
             (SocketError::Port(1), 22),
             (SocketError::AlreadyBound(somewhere), 22),
             (SocketError::InUse(somewhere), 98),

@@ -52,7 +52,7 @@ pub(crate) struct Posted {
 
 impl Posted {
     /// Context of a request without a message: acknowledgement, map, probe or operation.
-    pub(crate) fn alone(tag: Tag) -> Self {
+    pub(crate) fn bare(tag: Tag) -> Self {
         Self {
             tag,
             message: None,
@@ -108,7 +108,7 @@ pub(crate) struct IbConnection {
     /// The identifier, once created.
     pub(crate) key: Option<Key>,
     pub(crate) span: ConnectionSpan,
-    pub(crate) stage: Stage,
+    pub(crate) stage: ConnectStage,
     /// Time at which the connection began to close.
     pub(crate) closing: Option<Duration>,
     /// The disconnect of a closing connection was requested.
@@ -140,13 +140,13 @@ enum Rtu {
 
 /// Progress of a connection attempt.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub(crate) enum ConnectStage {
     /// The engine thread makes calls into the kernel, without the lock, with the resources.
     Busy,
     /// Address or route resolution is in progress.
     Resolving,
     /// The REQ is sent, the peer has not replied.
-    Asked(Box<QpResources<Pair<Init>>>),
+    Requested(Box<QpResources<Pair<Init>>>),
     /// The queue pair is in the state RTS, the RTU is outstanding.
     Ready(Box<QpResources<Pair<Rts>>>),
     /// Both sides are ready.
@@ -190,8 +190,8 @@ impl QpResources<Pair<Init>> {
     }
 
     /// Moves the queue pair to RTS with the attributes negotiated by `id`.
-    pub(crate) fn bring_up<P: HasDevice>(self, id: &CmId<P>) -> verbs::Result<Stage> {
-        Ok(Stage::Ready(Box::new(QpResources {
+    pub(crate) fn bring_up<P: HasDevice>(self, id: &CmId<P>) -> verbs::Result<ConnectStage> {
+        Ok(ConnectStage::Ready(Box::new(QpResources {
             qp: bring_up(id, self.qp)?,
             device: self.device,
             own_cq: self.own_cq,
@@ -253,19 +253,19 @@ impl Ending {
     }
 }
 
-impl Stage {
+impl ConnectStage {
     /// The resources of a connection that can carry data.
     pub(crate) fn resources(&mut self) -> Option<&mut QpResources<Pair<Rts>>> {
         match self {
             Self::Ready(resources) | Self::Up(resources, _) => Some(resources),
-            Self::Busy | Self::Resolving | Self::Asked(_) | Self::Gone => None,
+            Self::Busy | Self::Resolving | Self::Requested(_) | Self::Gone => None,
         }
     }
 
     /// The device, between creation and destruction of the queue pair.
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         match self {
-            Self::Asked(resources) => Some(&resources.device),
+            Self::Requested(resources) => Some(&resources.device),
             Self::Ready(resources) | Self::Up(resources, _) => Some(&resources.device),
             Self::Busy | Self::Resolving | Self::Gone => None,
         }
@@ -291,7 +291,7 @@ impl Stage {
     /// `ibv_destroy_qp` fails. The queue pair and its buffers are leaked.
     pub(crate) fn destroy(self, reaper: &Reaper) -> verbs::Result<Vec<SendWork>> {
         match self {
-            Self::Asked(resources) => resources.destroy(),
+            Self::Requested(resources) => resources.destroy(),
             Self::Ready(resources) => resources.destroy(),
             Self::Up(resources, id) => {
                 let destroyed = resources.destroy();
@@ -330,7 +330,7 @@ impl IbConnection {
             attempt,
             key,
             span,
-            stage: Stage::Busy,
+            stage: ConnectStage::Busy,
             closing: None,
             is_disconnected: false,
             broken: None,
@@ -353,7 +353,7 @@ impl IbConnection {
     /// Time at which the wait for the RTU ends.
     pub(crate) fn rtu_deadline(&self) -> Option<Duration> {
         match (&self.stage, self.closing, self.rtu) {
-            (Stage::Ready(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
+            (ConnectStage::Ready(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
             _ => None,
         }
     }
@@ -375,7 +375,7 @@ impl IbConnection {
 
     /// Whether calls into the kernel are in progress.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.stage, Stage::Busy)
+        matches!(self.stage, ConnectStage::Busy)
     }
 
     /// The name of a queue pair that gets completions.

@@ -58,10 +58,10 @@ impl Loopback {
             .max_send_wr(1)
             .max_recv_wr(1)
             .create()?;
-        let (own, psn) = (qp.qp_num(), Psn::from_low_bits(0));
+        let (qp_num, psn) = (qp.qp_num(), Psn::from_low_bits(0));
         let init = Attributes::<verbs::Rc, Init>::new(path.port_num).access(RemoteAccess::ATOMIC);
         let qp = qp.to_init(&init)?;
-        let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&path, own, psn))?;
+        let qp = qp.to_rtr(&Attributes::<verbs::Rc, Rtr>::new(&path, qp_num, psn))?;
         let rts = Attributes::<verbs::Rc, Rts>::new(psn).timeout(AckTimeout::new(ACK_TIMEOUT)?);
         let qp = qp.to_rts(&rts)?;
         Ok(Self { qp, cq })
@@ -103,8 +103,8 @@ impl Loopback {
 fn path_to_self(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
     let gid = Gid::from(ip);
     let table = ctx.query_gid_table()?;
-    let own = table.iter().filter(|entry| entry.gid == gid);
-    if let Some(entry) = own.max_by_key(|entry| entry.gid_type == GidType::ROCE_V2)
+    let candidates = table.iter().filter(|entry| entry.gid == gid);
+    if let Some(entry) = candidates.max_by_key(|entry| entry.gid_type == GidType::ROCE_V2)
         && let Ok(port) = u8::try_from(entry.port_num)
         && let Ok(index) = u8::try_from(entry.gid_index)
     {

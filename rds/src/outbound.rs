@@ -16,11 +16,11 @@ use crate::{
         connection::Bodies,
         wire::{FRAGMENT, Header},
     },
-    slots::{Body, SpareSlot},
+    slots::{FrameBody, SpareSlot},
 };
 
 /// Bodies of the frames of a message, `None` while posted. Inline for the common case of one frame.
-type Frames = SmallVec<[Option<Body>; 1]>;
+type Frames = SmallVec<[Option<FrameBody>; 1]>;
 
 /// Payload of a message. The slot of a posted frame is owned by the queue pair.
 #[derive(Debug, Default)]
@@ -57,17 +57,17 @@ impl Outbound {
     /// Copies `bufs` into the bodies made by `alloc`, of at most [`FRAGMENT`] bytes each.
     pub(crate) fn copy<E>(
         bufs: &[IoSlice<'_>],
-        alloc: impl Fn(usize) -> Result<Body, E>,
+        alloc: impl Fn(usize) -> Result<FrameBody, E>,
     ) -> Result<Self, E> {
-        let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut remaining: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut source = Source::new(bufs);
         let mut frames = Frames::new();
-        if left > FRAGMENT as usize {
-            frames.reserve(left.div_ceil(FRAGMENT as usize));
+        if remaining > FRAGMENT as usize {
+            frames.reserve(remaining.div_ceil(FRAGMENT as usize));
         }
-        while left > 0 {
-            let len = left.min(FRAGMENT as usize);
-            left -= len;
+        while remaining > 0 {
+            let len = remaining.min(FRAGMENT as usize);
+            remaining -= len;
             let mut body = alloc(len)?;
             source.fill(body.as_mut());
             frames.push(Some(body));
@@ -124,19 +124,19 @@ impl Outbound {
         }
         let index = (range.start / FRAGMENT) as usize;
         let mut frames = self.lock();
-        let Some(place) = frames.get_mut(index) else {
+        let Some(frame) = frames.get_mut(index) else {
             return Ok(None);
         };
         let is_usable = |slot: &PoolBuf| slot.pool().pd() == &device.pd;
-        let slot = take_from(place, is_usable, |len| spare.take(&device.slots, len))?;
+        let slot = take_from(frame, is_usable, |len| spare.take(&device.slots, len))?;
         Ok(slot.map(|slot| Frame { slot, rest: None }))
     }
 
     /// Returns the slot of a frame whose request has completed.
     pub(crate) fn give_back(&self, at: u32, slot: PoolBuf) {
         let index = (at / FRAGMENT) as usize;
-        if let Some(place) = self.lock().get_mut(index) {
-            *place = Some(Body::Slot(slot));
+        if let Some(frame) = self.lock().get_mut(index) {
+            *frame = Some(FrameBody::Slot(slot));
         }
     }
 
@@ -144,7 +144,7 @@ impl Outbound {
     pub(crate) fn keep_to(&self, devices: &[Arc<Device>]) {
         // All bodies were copied for the same device.
         let pd = match self.lock().first() {
-            Some(Some(Body::Slot(slot))) => slot.pool().pd().clone(),
+            Some(Some(FrameBody::Slot(slot))) => slot.pool().pd().clone(),
             _ => return,
         };
         if !devices.iter().any(|device| device.pd == pd) {
@@ -178,13 +178,13 @@ impl Outbound {
     }
 
     /// Takes all bodies, for delivery to a socket of the same engine.
-    pub(crate) fn bodies(&self) -> Bodies<Body> {
+    pub(crate) fn bodies(&self) -> Bodies<FrameBody> {
         if let Some((memory, _)) = self.borrowed.as_deref() {
             let mut bytes = vec![0; memory.len()].into_boxed_slice();
             memory.read(0, &mut bytes);
-            return Bodies::One(Body::Heap(bytes));
+            return Bodies::One(FrameBody::Heap(bytes));
         }
-        let mut bodies: Vec<Body> = self.lock().iter_mut().filter_map(Option::take).collect();
+        let mut bodies: Vec<FrameBody> = self.lock().iter_mut().filter_map(Option::take).collect();
         match (bodies.pop(), bodies.is_empty()) {
             (Some(body), true) => Bodies::One(body),
             (Some(body), false) => {
@@ -196,16 +196,16 @@ impl Outbound {
     }
 }
 
-/// Takes a body from `place`. A body outside of slots accepted by `is_usable` is copied into a new
-/// `slot`; if there is none, the body stays in place.
+/// Takes a body from `entry`. A body outside of slots accepted by `is_usable` is copied into a new
+/// `slot`; if there is none, the body stays in the entry.
 fn take_from(
-    place: &mut Option<Body>,
+    entry: &mut Option<FrameBody>,
     is_usable: impl FnOnce(&PoolBuf) -> bool,
     slot: impl FnOnce(usize) -> verbs::Result<PoolBuf>,
 ) -> verbs::Result<Option<PoolBuf>> {
-    match place.take() {
+    match entry.take() {
         None => Ok(None),
-        Some(Body::Slot(slot)) if is_usable(&slot) => Ok(Some(slot)),
+        Some(FrameBody::Slot(slot)) if is_usable(&slot) => Ok(Some(slot)),
         // The body is on the heap, or in a slot of another device.
         Some(body) => {
             let bytes = body.as_ref();
@@ -215,7 +215,7 @@ fn take_from(
                     Ok(Some(slot))
                 }
                 Err(err) => {
-                    *place = Some(body);
+                    *entry = Some(body);
                     Err(err)
                 }
             }
@@ -261,7 +261,7 @@ mod tests {
 
     /// A copy on the heap.
     fn copy(bufs: &[IoSlice<'_>]) -> Outbound {
-        Outbound::copy(bufs, |len| Body::alloc(None, len)).unwrap()
+        Outbound::copy(bufs, |len| FrameBody::alloc(None, len)).unwrap()
     }
 
     #[test]
@@ -285,17 +285,20 @@ mod tests {
 
     #[test]
     fn take_without_memory_keeps_the_body() {
-        let mut place = Some(Body::Heap(b"hello".as_slice().into()));
+        let mut body = Some(FrameBody::Heap(b"hello".as_slice().into()));
         let none = |len| {
             assert_eq!(len, 5);
             Err(verbs::Error::from_errno("ibv_reg_mr", 12))
         };
         for _ in 0..2 {
-            take_from(&mut place, |_| true, none).unwrap_err();
-            assert_eq!(place.as_ref().map(Body::as_ref), Some(b"hello".as_slice()));
+            take_from(&mut body, |_| true, none).unwrap_err();
+            assert_eq!(
+                body.as_ref().map(FrameBody::as_ref),
+                Some(b"hello".as_slice())
+            );
         }
-        let nothing = take_from(&mut None, |_| true, none).unwrap();
-        assert!(nothing.is_none());
+        let taken_body = take_from(&mut None, |_| true, none).unwrap();
+        assert!(taken_body.is_none());
     }
 
     #[test]

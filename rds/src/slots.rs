@@ -113,14 +113,14 @@ impl SpareSlot {
 
 /// The body of a frame.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum FrameBody {
     /// In registered memory, after the header.
     Slot(PoolBuf),
     /// In heap memory.
     Heap(Box<[u8]>),
 }
 
-impl Body {
+impl FrameBody {
     /// Memory for `len` bytes: a slot of `device`, which may enter the kernel, or the heap without a
     /// device.
     pub(crate) fn alloc(device: Option<&Device>, len: usize) -> verbs::Result<Self> {
@@ -148,7 +148,7 @@ impl Body {
     }
 }
 
-impl AsRef<[u8]> for Body {
+impl AsRef<[u8]> for FrameBody {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Slot(slot) => slot.get(Header::SIZE..).unwrap_or_default(),
@@ -157,7 +157,7 @@ impl AsRef<[u8]> for Body {
     }
 }
 
-impl AsMut<[u8]> for Body {
+impl AsMut<[u8]> for FrameBody {
     fn as_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Slot(slot) => slot.get_mut(Header::SIZE..).unwrap_or_default(),

@@ -10,10 +10,10 @@ use cm::{
 use rustix::io::Errno;
 use verbs::{Init, qp::QpNum};
 
-use super::{State, listening::family};
+use super::{EngineState, listening::family};
 use crate::{
-    device::KnownDevices,
-    ib_connection::{IbConnection, Pair, Posted, QpResources, SendWork, Stage, conn_param},
+    device::OpenDevices,
+    ib_connection::{ConnectStage, IbConnection, Pair, Posted, QpResources, SendWork, conn_param},
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
@@ -26,7 +26,7 @@ use crate::{
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Result of calls into the kernel for a connection attempt.
-type Outcome = Result<Stage, (Failure, io::Error)>;
+type Outcome = Result<ConnectStage, (Failure, io::Error)>;
 
 /// Whether memory, descriptors or objects are missing, which the end of another connection releases.
 fn is_exhaustion(error: &verbs::Error) -> bool {
@@ -47,13 +47,13 @@ fn is_exhaustion(error: &verbs::Error) -> bool {
 
 /// Creates a queue pair for an identifier, and opens the device on first use.
 fn create<P: HasDevice>(
-    devices: &KnownDevices,
+    devices: &OpenDevices,
     id: &CmId<P>,
 ) -> verbs::Result<QpResources<Pair<Init>>> {
     QpResources::new(id, &devices.open(&id.context()?)?)
 }
 
-impl State {
+impl EngineState {
     /// Performs an action requested by a link.
     #[cold]
     pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
@@ -113,14 +113,14 @@ impl State {
                     conn.key = Some(key);
                     state.transport.keys.insert(key, id);
                 }
-                state.finish(now, id, key.map(|_| Stage::Resolving));
+                state.finish(now, id, key.map(|_| ConnectStage::Resolving));
             });
         });
     }
 
     fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) {
-        let known = self.node.answer(id).zip(self.node.route(id));
-        let Some((answer, route)) = known else {
+        let found = self.node.answer(id).zip(self.node.route(id));
+        let Some((answer, route)) = found else {
             return;
         };
         let name = request;
@@ -132,7 +132,7 @@ impl State {
         let key = request.id().key();
         let conn = IbConnection::new(attempt, Some(key), span);
         self.transport.insert(id, conn);
-        let devices = self.transport.known.clone();
+        let devices = self.transport.open.clone();
         let param = conn_param(answer.encode(), self.options.retries);
         self.unlocked_for(id, move |shared| {
             let ready = create(&devices, request.id());
@@ -180,7 +180,7 @@ impl State {
     /// Stores the outcome of calls into the kernel. Returns the queue pair of an attempt that
     /// continues and can carry data.
     fn finish(&mut self, now: Duration, id: ConnectionId, outcome: Outcome) -> Option<QpNum> {
-        if let Some(device) = outcome.as_ref().ok().and_then(Stage::device) {
+        if let Some(device) = outcome.as_ref().ok().and_then(ConnectStage::device) {
             self.transport.add_device(device);
         }
         let conn = self.transport.ib_connections.get_mut(&id)?;
@@ -201,7 +201,7 @@ impl State {
             }
             Err((failure, _error)) => {
                 note!(warn, conn.span, error = %_error, "connection attempt failed");
-                conn.stage = Stage::Gone;
+                conn.stage = ConnectStage::Gone;
                 self.node.failed(id, conn.attempt, failure);
             }
         }
@@ -351,7 +351,7 @@ impl State {
         self.transport.take_stage(id);
         self.unlocked_for(id, move |shared| {
             let resolving = match cm_id.resolve_route(RESOLVE_TIMEOUT) {
-                Ok(_) => Ok(Stage::Resolving),
+                Ok(_) => Ok(ConnectStage::Resolving),
                 Err(refused) => Err((Failure::Unreachable, refused.error.into())),
             };
             shared.change(|state, now| state.finish(now, id, resolving));
@@ -366,21 +366,21 @@ impl State {
             return self.reap(cm_id);
         };
         self.transport.take_stage(id);
-        let devices = self.transport.known.clone();
+        let devices = self.transport.open.clone();
         let param = conn_param(data, self.options.retries);
         self.unlocked_for(id, move |shared| {
-            let asked = create(&devices, &cm_id).and_then(|resources| {
+            let requested = create(&devices, &cm_id).and_then(|resources| {
                 cm_id
                     .connect(&resources.qp, &param)
                     .map_err(|refused| refused.error)?;
-                Ok(Stage::Asked(Box::new(resources)))
+                Ok(ConnectStage::Requested(Box::new(resources)))
             });
             shared.change(|state, now| {
-                if asked.as_ref().is_err_and(is_exhaustion) {
+                if requested.as_ref().is_err_and(is_exhaustion) {
                     state.node.exhausted(now, id, attempt, None);
                 }
-                let asked = asked.map_err(|error| (Failure::Unreachable, error.into()));
-                state.finish(now, id, asked)
+                let requested = requested.map_err(|error| (Failure::Unreachable, error.into()));
+                state.finish(now, id, requested)
             });
         });
     }
@@ -391,7 +391,7 @@ impl State {
             return self.reap(response);
         };
         let resources = match self.transport.take_stage(id) {
-            Stage::Asked(resources) => resources,
+            ConnectStage::Requested(resources) => resources,
             stage => {
                 self.transport.put_stage(id, stage);
                 return self.reap(response);
@@ -418,7 +418,7 @@ impl State {
         let hosts = request.id().local_addr().zip(request.id().peer_addr());
         let name = RequestId(self.next_request);
         self.next_request += 1;
-        let known = hosts.and_then(|(local, peer)| {
+        let admitted = hosts.and_then(|(local, peer)| {
             if self.reaper.is_overloaded() {
                 self.node.refused();
                 return None;
@@ -433,7 +433,7 @@ impl State {
             let data = &request.param().private_data;
             self.node.request(now, hosts, data, name).ok()
         });
-        match known {
+        match admitted {
             Some(_) => {
                 self.requests.insert(name, request);
             }
@@ -448,12 +448,12 @@ impl State {
             return self.reap(cm_id);
         };
         match self.transport.take_stage(id) {
-            Stage::Ready(resources) => {
+            ConnectStage::Ready(resources) => {
                 if let Some(_conn) = self.transport.ib_connections.get(&id) {
                     note!(debug, _conn.span, qp = %resources.qp.qp_num(), "established");
                 }
                 self.transport
-                    .put_stage(id, Stage::Up(resources, Arc::new(cm_id)));
+                    .put_stage(id, ConnectStage::Up(resources, Arc::new(cm_id)));
                 // An invalid reply fails the attempt, and the connection closes.
                 let _: Result<_, _> = self.node.established(now, id, attempt, reply);
                 self.advance(now, id);

@@ -14,7 +14,7 @@ use std::{
 use rustix::rand::{GetRandomFlags, getrandom};
 use verbs::{ProtectionDomain, RemoteRegion};
 
-use super::State;
+use super::EngineState;
 use crate::proto::SocketId;
 
 /// Page size assumed for addresses of exports.
@@ -105,7 +105,7 @@ impl<R> Exports<R> {
         rkey: u32,
         which: impl Fn(&Exported<R>) -> bool,
     ) -> Option<&Exported<R>> {
-        let mut all = self.0.values().filter_map(|own| own.get(&rkey));
+        let mut all = self.0.values().filter_map(|exports| exports.get(&rkey));
         all.find(|exported| which(exported))
     }
 
@@ -129,12 +129,13 @@ impl Exports {
     #[must_use]
     pub(super) fn leave(&mut self, pd: &ProtectionDomain) -> Vec<Exported> {
         let all = self.0.values_mut();
-        let gone = all.flat_map(|own| own.extract_if(|_, exported| exported.region.pd() == pd));
-        gone.map(|(_, exported)| exported).collect()
+        let removed =
+            all.flat_map(|exports| exports.extract_if(|_, exported| exported.region.pd() == pd));
+        removed.map(|(_, exported)| exported).collect()
     }
 }
 
-impl State {
+impl EngineState {
     /// Ends a use-once export after a host has reported its use. The engine thread deregisters the
     /// memory.
     pub(crate) fn export_used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {

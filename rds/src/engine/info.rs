@@ -4,9 +4,9 @@ use std::io;
 
 use verbs::Gid;
 
-use super::{Engine, State};
+use super::{Engine, EngineState};
 use crate::{
-    ib_connection::Stage,
+    ib_connection::ConnectStage,
     info::{DeviceConnectionInfo, Info},
     proto::{
         connection::ConnectionStats,
@@ -69,14 +69,14 @@ impl Engine {
     }
 }
 
-impl State {
+impl EngineState {
     fn info(&self) -> Info {
         let mut info = self.node.info();
         let routes = self.node.connections();
         for (id, route) in routes.filter_map(|id| Some((id, self.node.route(id)?))) {
             let conn = self.transport.ib_connections.get(&id);
             let device = conn.and_then(|conn| match &conn.stage {
-                Stage::Up(resources, _) => Some(&resources.device),
+                ConnectStage::Up(resources, _) => Some(&resources.device),
                 _ => None,
             });
             let gid = |ip| device.map_or([0; 16], |_| Gid::from(ip).0);

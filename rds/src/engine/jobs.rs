@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Shared, State, recovery::survive};
+use super::{EngineState, Shared, recovery::survive};
 use crate::proto::node::ConnectionId;
 
 /// The calls, which [change](Shared::change) the state by their results.
@@ -59,7 +59,7 @@ impl<K: Copy + PartialEq> Jobs<K> {
     }
 }
 
-impl State {
+impl EngineState {
     /// Has the engine thread make calls without the lock.
     pub(super) fn unlocked(&mut self, calls: impl FnOnce(&Shared) + Send + 'static) {
         let calls = Box::new(calls);
@@ -85,7 +85,7 @@ impl State {
 
 impl Shared {
     /// Changes the state, and performs the work caused by the change.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State, Duration) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut EngineState, Duration) -> T) -> T {
         let mut state = self.lock_here();
         let now = self.now();
         let result = change(&mut state, now);

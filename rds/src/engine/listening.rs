@@ -15,9 +15,9 @@ use cm::{
 };
 use rustix::io::Errno;
 
-use super::{Guard, Shared, State, claim_devices, options::locked_limit};
+use super::{EngineState, Guard, Shared, claim_devices, options::locked_limit};
 use crate::{
-    device::{Device, KnownDevices},
+    device::{Device, OpenDevices},
     proto::{Host, SocketId, wire::Family},
 };
 
@@ -48,9 +48,9 @@ impl Listeners {
     }
 
     /// Addresses on which it is time to listen again.
-    pub(super) fn due(&self, now: Duration) -> Vec<IpAddr> {
-        let due = self.lost.iter().filter(|&(_, &at)| at <= now);
-        due.map(|(&ip, _)| ip).collect()
+    pub(super) fn expired(&self, now: Duration) -> Vec<IpAddr> {
+        let expired = self.lost.iter().filter(|&(_, &at)| at <= now);
+        expired.map(|(&ip, _)| ip).collect()
     }
 
     /// The device of an address.
@@ -59,8 +59,9 @@ impl Listeners {
     }
 
     /// Forgets a removed device.
-    pub(super) fn forget_device(&mut self, gone: &Arc<Device>) {
-        self.devices.retain(|_, device| !Arc::ptr_eq(device, gone));
+    pub(super) fn forget_device(&mut self, removed: &Arc<Device>) {
+        self.devices
+            .retain(|_, device| !Arc::ptr_eq(device, removed));
     }
 
     /// Whether an address is listening, or will be on resume.
@@ -164,7 +165,7 @@ impl Shared {
             return Ok(state);
         }
         let addr = state.on_link(ip, ip, family(ip).port());
-        let devices = state.transport.known.clone();
+        let devices = state.transport.open.clone();
         let is_paused = state.listeners.paused.is_some();
         drop(state);
         claim_devices()?;
@@ -201,7 +202,7 @@ impl Shared {
     fn bind(
         &self,
         addr: SocketAddr,
-        devices: &KnownDevices,
+        devices: &OpenDevices,
     ) -> io::Result<(CmId<Idle>, Arc<Device>)> {
         let ip = addr.ip();
         let fail = |err: verbs::Error| explain(ip, &err);
@@ -218,7 +219,7 @@ impl Shared {
         let is_new = !devices
             .devices
             .iter()
-            .any(|known| known.pd.context() == &ctx);
+            .any(|device| device.pd.context() == &ctx);
         let device = devices.open(&ctx)?;
         if is_new && let Some(limit) = locked_limit() {
             let tried = device.try_connection();
@@ -252,8 +253,8 @@ impl Shared {
 
     /// Listens again on addresses whose device may have returned.
     pub(super) fn listen_again(&self, now: Duration) {
-        let due = self.lock_here().listeners.due(now);
-        if due.is_empty() {
+        let expired = self.lock_here().listeners.expired(now);
+        if expired.is_empty() {
             return;
         }
         // `rdma_get_devices` makes librdmacm close removed devices and find new ones.
@@ -261,7 +262,7 @@ impl Shared {
         let Ok(_listening) = self.listening() else {
             return;
         };
-        for ip in due {
+        for ip in expired {
             let result = self.listen(ip).map(drop);
             let mut state = self.lock_here();
             let lost = &mut state.listeners.lost;
@@ -273,7 +274,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl EngineState {
     /// The address with the scope id of `local`, if it is link-local.
     pub(super) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {

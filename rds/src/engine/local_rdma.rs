@@ -8,14 +8,14 @@ use std::{
 
 use verbs::{RemoteRegion, WcStatus};
 
-use super::{State, exports::Exported, traffic::outcome};
+use super::{EngineState, exports::Exported, traffic::outcome};
 use crate::{
     device::Device,
     loopback::AtomicError,
     proto::connection::{Atomic, AtomicOp, Completion, Direction, Rdma, Status},
 };
 
-impl State {
+impl EngineState {
     /// The export with this key of a socket at `to`, and the offset of `addr` in it, if `len` bytes
     /// are inside.
     fn exported(
@@ -98,9 +98,9 @@ pub(crate) struct LocalAtomic {
 }
 
 impl LocalAtomic {
-    /// Performs the operation, and stores the previous value in `place`, 8 bytes. Blocks until the
+    /// Performs the operation, and stores the previous value in `result`, 8 bytes. Blocks until the
     /// device completes the operation, up to 10 s: call without the engine's lock.
-    pub(crate) fn perform(self, place: &RemoteRegion) -> Status {
+    pub(crate) fn perform(self, result: &RemoteRegion) -> Status {
         let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
         let Some(region) = self.region.upgrade().filter(|_| !*ended) else {
             return Status::RemoteError;
@@ -111,7 +111,7 @@ impl LocalAtomic {
         drop(region);
         match before {
             Ok(before) => {
-                place.write(0, &before.to_ne_bytes());
+                result.write(0, &before.to_ne_bytes());
                 Status::Success
             }
             Err(AtomicError::Unknown) => Status::Dropped,

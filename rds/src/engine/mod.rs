@@ -39,11 +39,11 @@ pub(crate) use exports::{Exported, PAGE, random_address};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use reaper::Reaper;
-pub(crate) use state::State;
+pub(crate) use state::EngineState;
 use transport::Transport;
-pub(crate) use waiting::{Guard, Patience};
+pub(crate) use waiting::{Guard, WaitMode};
 
-use crate::{device::KnownDevices, proto::SocketId, socket::Socket};
+use crate::{device::OpenDevices, proto::SocketId, socket::Socket};
 
 /// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
@@ -70,7 +70,7 @@ const EVENT_BATCH: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Its channel is an epoll descriptor over the completion channels of all devices.
-    state: verbs::waiting::Shared<State, Arc<OwnedFd>>,
+    state: verbs::waiting::Shared<EngineState, Arc<OwnedFd>>,
     channel: Arc<EventChannel>,
     reaper: Reaper,
     /// Zero of the times of the protocol.
@@ -101,8 +101,8 @@ fn check_process(first: u64) -> io::Result<()> {
 
 /// Records that this process opens a device.
 fn claim_devices() -> io::Result<()> {
-    let own = verbs::fork::fork_generation();
-    let first = FIRST_PROCESS.compare_exchange(0, own, Relaxed, Relaxed);
+    let generation = verbs::fork::fork_generation();
+    let first = FIRST_PROCESS.compare_exchange(0, generation, Relaxed, Relaxed);
     first.map_or_else(check_process, |_| Ok(()))
 }
 
@@ -141,7 +141,7 @@ impl Engine {
         options.node.max_receives = options.max_receives();
         let channels = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let epoch = Instant::now();
-        let devices = KnownDevices {
+        let devices = OpenDevices {
             devices: Vec::new(),
             sends: options.sends,
             receives: options.receives,
@@ -149,7 +149,7 @@ impl Engine {
         };
         let transport = Transport::new(devices, Arc::clone(&channels));
         let reaper = Reaper::default();
-        let state = State::new(options, transport, epoch, reaper.clone());
+        let state = EngineState::new(options, transport, epoch, reaper.clone());
         let event = EventFd::new()?;
         event.notify();
         let notify_fd = NotifyFd::of(event.as_fd())?;
@@ -250,7 +250,7 @@ impl Shared {
     }
 
     /// Performs the work caused by a call, such as posting.
-    pub(crate) fn drive(&self, state: &mut State) {
+    pub(crate) fn drive(&self, state: &mut EngineState) {
         if !state.node.is_quiet() {
             state.drive(self.now());
         }
@@ -280,7 +280,7 @@ impl Shared {
             state.survive(|state| state.handle(now, event));
         }
         state.survive(|state| state.expire(now));
-        if !state.schedule.jobs.is_empty() || !state.listeners.due(now).is_empty() {
+        if !state.schedule.jobs.is_empty() || !state.listeners.expired(now).is_empty() {
             drop(state);
             self.run_jobs();
             recovery::survive(|| self.listen_again(now));

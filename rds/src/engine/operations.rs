@@ -68,18 +68,18 @@ impl Operations {
         id
     }
 
-    /// Progress of the operations up to `wanted`. Reports each failure once.
-    pub(crate) fn progress(&mut self, owner: SocketId, peer: IpAddr, wanted: u64) -> Progress {
+    /// Progress of the operations up to `last`. Reports each failure once.
+    pub(crate) fn progress(&mut self, owner: SocketId, peer: IpAddr, last: u64) -> Progress {
         let Some(book) = self.get(owner, peer) else {
             return Progress {
-                ended: wanted,
+                ended: last,
                 failed: false,
             };
         };
         let ended = book.open.first().map_or(book.last, |first| first - 1);
-        let failed = ended >= wanted && book.failed.first().is_some_and(|&id| id <= wanted);
+        let failed = ended >= last && book.failed.first().is_some_and(|&id| id <= last);
         if failed {
-            book.failed.retain(|&id| id > wanted);
+            book.failed.retain(|&id| id > last);
         }
         Progress { ended, failed }
     }
@@ -101,8 +101,8 @@ mod tests {
         for id in [7, 8, 9] {
             operations.begin(owner, peer, id);
         }
-        let at = |operations: &mut Operations, wanted| {
-            let Progress { ended, failed } = operations.progress(owner, peer, wanted);
+        let at = |operations: &mut Operations, last| {
+            let Progress { ended, failed } = operations.progress(owner, peer, last);
             (ended, failed)
         };
         assert_eq!(at(&mut operations, 9), (6, false));

@@ -31,20 +31,20 @@ type Task = Box<dyn FnOnce() + Send>;
 
 /// Queue and thread count, shared with the threads.
 #[derive(Default)]
-struct Work {
+struct ReaperWork {
     queue: VecDeque<Task>,
     threads: usize,
 }
 
 #[derive(Default)]
-struct Shared {
-    work: Mutex<Work>,
+struct ReaperShared {
+    work: Mutex<ReaperWork>,
     /// Notified when a thread exits.
     ended: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Work> {
+impl ReaperShared {
+    fn lock(&self) -> MutexGuard<'_, ReaperWork> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,7 +62,7 @@ impl Shared {
 
 /// Destroys values in background threads.
 #[derive(Clone, Default)]
-pub(crate) struct Reaper(Arc<Shared>);
+pub(crate) struct Reaper(Arc<ReaperShared>);
 
 impl fmt::Debug for Reaper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,7 +106,7 @@ impl Reaper {
     /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On timeout,
     /// the threads continue.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
-        let is_busy = |work: &mut Work| work.threads > 0;
+        let is_busy = |work: &mut ReaperWork| work.threads > 0;
         let waited = self
             .0
             .ended
@@ -145,15 +145,15 @@ mod tests {
     fn reaper_wait_times_out_on_slow_values() {
         let ended = Arc::new(AtomicUsize::new(0));
         let reaper = Reaper::default();
-        let (tell, may) = mpsc::channel();
-        let (is_over, over) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let (ends, destroyed) = mpsc::channel();
         reaper.destroy(());
-        reaper.destroy((Slow(may, Arc::clone(&ended)), is_over));
+        reaper.destroy((Slow(released, Arc::clone(&ended)), ends));
         assert!(!reaper.wait(Duration::from_millis(1)));
         // The value is still destroyed after the timeout.
-        tell.send(()).unwrap();
-        let over: Result<(), _> = over.recv_timeout(TEST_TIMEOUT);
-        assert_eq!(over, Err(RecvTimeoutError::Disconnected));
+        release.send(()).unwrap();
+        let end: Result<(), _> = destroyed.recv_timeout(TEST_TIMEOUT);
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected));
         assert_eq!(ended.load(SeqCst), 1);
         assert!(reaper.wait(TEST_TIMEOUT), "it is not waited for twice");
     }
@@ -172,9 +172,9 @@ mod tests {
         let ended = Arc::new(AtomicUsize::new(0));
         let reaper = Reaper::default();
         (0..2 * MAX_THREADS).for_each(|_| reaper.destroy(Panicking));
-        let (tell, may) = mpsc::channel();
-        reaper.destroy(Slow(may, Arc::clone(&ended)));
-        tell.send(()).unwrap();
+        let (release, released) = mpsc::channel();
+        reaper.destroy(Slow(released, Arc::clone(&ended)));
+        release.send(()).unwrap();
         assert!(reaper.wait(TEST_TIMEOUT));
         assert_eq!(ended.load(SeqCst), 1);
     }
@@ -184,24 +184,24 @@ mod tests {
         const MANY: usize = MAX_QUEUED + MAX_THREADS;
         let ended = Arc::new(AtomicUsize::new(0));
         let reaper = Reaper::default();
-        let (tell, may): (Vec<_>, Vec<_>) = (0..MANY).map(|_| mpsc::channel()).unzip();
-        for (i, may) in may.into_iter().enumerate() {
+        let (release, released): (Vec<_>, Vec<_>) = (0..MANY).map(|_| mpsc::channel()).unzip();
+        for (i, released) in released.into_iter().enumerate() {
             assert!(i >= MAX_QUEUED || !reaper.is_overloaded(), "by {i}");
-            reaper.destroy(Slow(may, Arc::clone(&ended)));
+            reaper.destroy(Slow(released, Arc::clone(&ended)));
             assert!(reaper.0.lock().threads <= MAX_THREADS);
         }
         assert!(reaper.is_overloaded());
-        for tell in &tell {
-            tell.send(()).unwrap();
+        for release in &release {
+            release.send(()).unwrap();
         }
         while ended.load(SeqCst) < MANY {
             thread::yield_now();
         }
         assert!(!reaper.is_overloaded());
         // Threads that exit make room for others.
-        let (tell, may) = mpsc::channel();
-        reaper.destroy(Slow(may, Arc::clone(&ended)));
-        tell.send(()).unwrap();
+        let (release, released) = mpsc::channel();
+        reaper.destroy(Slow(released, Arc::clone(&ended)));
+        release.send(()).unwrap();
         assert!(reaper.wait(TEST_TIMEOUT));
         assert_eq!(ended.load(SeqCst), MANY + 1);
     }

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use super::State;
+use super::EngineState;
 use crate::{
-    ib_connection::{IbConnection, Stage},
+    ib_connection::{ConnectStage, IbConnection},
     proto::{link::Failure, node::ConnectionId},
 };
 
@@ -31,7 +31,7 @@ enum Interrupted {
     Start,
 }
 
-impl State {
+impl EngineState {
     /// Makes a call that changes the state. Returns `None` after a panic, from which the state has recovered.
     pub(super) fn survive<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let result = survive(|| call(self));
@@ -82,7 +82,7 @@ impl State {
         match interrupted {
             Interrupted::Resources => {
                 if let Some(conn) = self.transport.ib_connections.get_mut(&id) {
-                    conn.stage = Stage::Gone;
+                    conn.stage = ConnectStage::Gone;
                 }
                 self.transport.queue_pairs.retain(|_, of| *of != id);
                 // Slots in the queue pair do not return.

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     device::Device,
-    ib_connection::{IbConnection, RecvWork, Stage},
+    ib_connection::{ConnectStage, IbConnection, RecvWork},
     outbound::{Operands, Payload},
     proto::{
         SocketId,
@@ -30,7 +30,7 @@ use crate::{
         node::{ConnectionId, Node, SocketError},
         wire::FRAGMENT,
     },
-    slots::Body,
+    slots::FrameBody,
     socket::Descriptors,
 };
 
@@ -39,11 +39,11 @@ use crate::{
 const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The protocol, with the payloads and bodies of this crate.
-pub(crate) type Protocol = Node<Payload, Body>;
+pub(crate) type Protocol = Node<Payload, FrameBody>;
 
 /// State of an engine, protected by one lock: the protocol, with the times of its work and its
 /// connections over devices.
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) node: Protocol,
     pub(crate) schedule: Schedule<ConnectionId>,
     pub(super) transport: Transport,
@@ -61,7 +61,7 @@ pub(crate) struct State {
     pub(super) scopes: BTreeMap<IpAddr, u32>,
 }
 
-impl State {
+impl EngineState {
     pub(super) fn new(
         options: EngineOptions,
         transport: Transport,
@@ -86,7 +86,7 @@ impl State {
     }
 
     pub(crate) fn devices(&self) -> &[Arc<Device>] {
-        &self.transport.known.devices
+        &self.transport.open.devices
     }
 
     /// The device of a socket's address; `None` for a loopback address or a removed device.
@@ -177,7 +177,7 @@ impl State {
                 let failed = finished.outcome != MessageOutcome::Done || finished.failed.is_some();
                 self.operations.end(owner, peer, finished.sequence, failed);
             }
-            self.over(owner, &payload);
+            self.report_zero_copy_done(owner, &payload);
             if payload.has_regions() {
                 self.schedule.waiters.drop_unlocked(payload);
             }
@@ -310,7 +310,7 @@ impl State {
     }
 
     /// Reports the completion of a zero-copy message to its socket.
-    pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
+    pub(crate) fn report_zero_copy_done(&mut self, owner: SocketId, payload: &Payload) {
         if let Some((name, descriptors)) = payload.name().zip(self.sockets.get(&owner)) {
             descriptors.add_zero_copy_done(name);
             self.wake(owner);
@@ -346,7 +346,7 @@ impl State {
             conn.stage.begin_end().run(&self.reaper, channel, conn.key);
             conn.stage
         };
-        let stages: Vec<Stage> = connections.into_values().map(end).collect();
+        let stages: Vec<ConnectStage> = connections.into_values().map(end).collect();
         for stage in stages {
             drop(stage.destroy(&self.reaper));
         }

@@ -16,7 +16,7 @@ use verbs::{
 use super::{state::Protocol, transport::Transport};
 use crate::{
     device::{Device, POLL_BATCH},
-    ib_connection::{IbConnection, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage},
+    ib_connection::{ConnectStage, IbConnection, Posted, RESERVED_SENDS, RecvWork, SendWork},
     outbound::{Frame, Payload},
     proto::{
         SocketId,
@@ -25,7 +25,7 @@ use crate::{
         node::{ConnectionId, MAX_COPIED_LEN},
         wire::{FRAGMENT, Header},
     },
-    slots::{Body, FRAME_SIZE, SpareSlot},
+    slots::{FRAME_SIZE, FrameBody, SpareSlot},
 };
 
 /// Completions handled per completion queue before other threads get their turn.
@@ -106,7 +106,7 @@ impl Transport {
     /// Posts queued frames, operations, acknowledgement and probe of a connection.
     pub(super) fn post(&mut self, node: &mut Protocol, now: Duration, id: ConnectionId) {
         let Some(IbConnection {
-            stage: Stage::Up(resources, _),
+            stage: ConnectStage::Up(resources, _),
             closing: None,
             attempt,
             spare,
@@ -162,9 +162,9 @@ fn sent(node: &mut Protocol, id: ConnectionId, conn: &mut IbConnection, wc: Work
     let Ok(done) = done else {
         return;
     };
-    let (tag, whole) = Posted::give_back(done.into_parts().1);
+    let (tag, is_last) = Posted::give_back(done.into_parts().1);
     let mut result = outcome(status);
-    if !whole {
+    if !is_last {
         if status != WcStatus::SUCCESS {
             conn.broken.get_or_insert((tag, result));
         }
@@ -195,7 +195,8 @@ fn received(
     }
     let device = &resources.device;
     let (header, header_len, body, next) = unpack(done.into_parts().1, len, device);
-    conn.is_starved |= matches!(&body, Body::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
+    conn.is_starved |=
+        matches!(&body, FrameBody::Heap(body) if body.len() > MAX_COPIED_LEN as usize);
     // The node closes the connection on a violation.
     let used = node.received(now, id, &header[..header_len], body);
     conn.has_violation |= used.is_err();
@@ -252,13 +253,13 @@ fn push_all(
         batch.push(op::Send::new(ack).solicited())?;
     }
     if let Some(tag) = node.probe(now, id) {
-        let nothing = SendWork::new((None, Vec::new()), Posted::alone(tag));
-        let nowhere = RemoteToken {
+        let empty = SendWork::new((None, Vec::new()), Posted::bare(tag));
+        let no_target = RemoteToken {
             addr: 0,
             len: 0,
             rkey: 0,
         };
-        batch.push(op::Write::new(nothing, nowhere))?;
+        batch.push(op::Write::new(empty, no_target))?;
     }
     Ok(())
 }
@@ -303,9 +304,9 @@ fn push(
             )
         }
         Request::Atomic { atomic, payload } => {
-            let place = payload.operands().and_then(|all| all.atomic.clone());
-            let work = (None, place.into_iter().collect());
-            let work = SendWork::new(work, Posted::alone(tag));
+            let result = payload.operands().and_then(|all| all.atomic.clone());
+            let work = (None, result.into_iter().collect());
+            let work = SendWork::new(work, Posted::bare(tag));
             let remote = RemoteToken {
                 addr: atomic.addr,
                 len: 8,
@@ -330,7 +331,7 @@ fn unpack(
     mut slot: PoolBuf,
     len: usize,
     device: &Device,
-) -> ([u8; Header::SIZE], usize, Body, PoolBuf) {
+) -> ([u8; Header::SIZE], usize, FrameBody, PoolBuf) {
     slot.set_len(len.min(FRAME_SIZE));
     let (start, body) = slot.split_at(len.min(Header::SIZE));
     let start_len = start.len();
@@ -341,9 +342,9 @@ fn unpack(
     if body.len() > MAX_COPIED_LEN as usize
         && let Some(next) = device.slots.try_take(FRAGMENT as usize)
     {
-        return (header, start_len, Body::Slot(slot), next);
+        return (header, start_len, FrameBody::Slot(slot), next);
     }
-    let body = Body::Heap(body.into());
+    let body = FrameBody::Heap(body.into());
     slot.set_full();
     (header, start_len, body, slot)
 }
@@ -356,7 +357,7 @@ fn frame(
     device: &Device,
     spare: &mut SpareSlot,
 ) -> verbs::Result<SendWork> {
-    let mut posted = Posted::alone(tag);
+    let mut posted = Posted::bare(tag);
     let (mut slot, rest) = match body {
         Bytes::Nothing => (spare.take(&device.slots, 0)?, None),
         Bytes::Map { map, range } => {
@@ -404,7 +405,7 @@ fn push_rdma(
         addr = addr.wrapping_add(len);
         let posted = Posted {
             partial,
-            ..Posted::alone(tag)
+            ..Posted::bare(tag)
         };
         let work = SendWork::new((None, part.to_vec()), posted);
         let signaled = signaled && !partial;

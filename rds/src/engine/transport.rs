@@ -15,8 +15,8 @@ use verbs::qp::QpId;
 
 use super::state::Protocol;
 use crate::{
-    device::{Armed, Device, KnownDevices, SharedCq},
-    ib_connection::{IbConnection, Stage},
+    device::{Armed, Device, OpenDevices, SharedCq},
+    ib_connection::{ConnectStage, IbConnection},
     proto::{
         PendingSet, SocketId,
         link::{Attempt, Failure},
@@ -35,7 +35,7 @@ pub(super) struct Transport {
     /// Connections that wait for completions without solicited notifications.
     pub(super) eager: PendingSet<ConnectionId>,
     /// The open devices.
-    pub(super) known: KnownDevices,
+    pub(super) open: OpenDevices,
     /// Removed devices with open connections.
     lost: Vec<Arc<Device>>,
     /// Epoll descriptor over the completion channels of all devices.
@@ -62,13 +62,13 @@ struct Refusal {
 }
 
 impl Transport {
-    pub(super) fn new(known: KnownDevices, channels: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(open: OpenDevices, channels: Arc<OwnedFd>) -> Self {
         Self {
             ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
             queue_pairs: HashMap::new(),
             eager: PendingSet::new(),
-            known,
+            open,
             lost: Vec::new(),
             channels,
             used: Vec::new(),
@@ -98,26 +98,26 @@ impl Transport {
 
     /// The open devices, and removed devices with open connections.
     fn polled_devices(&self) -> impl Iterator<Item = &Arc<Device>> {
-        self.known.devices.iter().chain(&self.lost)
+        self.open.devices.iter().chain(&self.lost)
     }
 
     /// Adds an opened device, unless known or removed.
     pub(super) fn add_device(&mut self, device: &Arc<Device>) {
         if !self
             .polled_devices()
-            .any(|known| Arc::ptr_eq(known, device))
+            .any(|other| Arc::ptr_eq(other, device))
         {
             let data = epoll::EventData::new_u64(0);
             // Fails only without memory: then timers poll.
             let _: Result<(), _> =
                 epoll::add(&self.channels, &device.channel, data, epoll::EventFlags::IN);
-            self.known.devices.push(Arc::clone(device));
+            self.open.devices.push(Arc::clone(device));
         }
     }
 
     /// Removes a device. Its completion queues are polled until its connections are destroyed.
     pub(super) fn remove_device(&mut self, removed: Arc<Device>) {
-        let devices = &mut self.known.devices;
+        let devices = &mut self.open.devices;
         devices.retain(|device| !Arc::ptr_eq(device, &removed));
         // Fails if the channel was deleted before.
         let _: Result<(), _> = epoll::delete(&self.channels, &removed.channel);
@@ -158,7 +158,7 @@ impl Transport {
     ) -> bool {
         let mut any = false;
         let mut failed = false;
-        for index in 0..self.known.devices.len() + self.lost.len() {
+        for index in 0..self.open.devices.len() + self.lost.len() {
             let Some(device) = self.polled_devices().nth(index).map(Arc::clone) else {
                 break;
             };
@@ -244,14 +244,14 @@ impl Transport {
     }
 
     /// Takes the resources of a connection, for calls into the kernel without the lock.
-    pub(super) fn take_stage(&mut self, id: ConnectionId) -> Stage {
+    pub(super) fn take_stage(&mut self, id: ConnectionId) -> ConnectStage {
         let conn = self.ib_connections.get_mut(&id);
-        conn.map_or(Stage::Gone, |conn| {
-            mem::replace(&mut conn.stage, Stage::Busy)
+        conn.map_or(ConnectStage::Gone, |conn| {
+            mem::replace(&mut conn.stage, ConnectStage::Busy)
         })
     }
 
-    pub(super) fn put_stage(&mut self, id: ConnectionId, stage: Stage) {
+    pub(super) fn put_stage(&mut self, id: ConnectionId, stage: ConnectStage) {
         if let Some(conn) = self.ib_connections.get_mut(&id) {
             conn.stage = stage;
         }

@@ -9,18 +9,18 @@ use std::{
 
 use verbs::waiting::{self, Source, WaitEnd, Waiters};
 
-use super::{Shared, State};
+use super::{EngineState, Shared};
 use crate::{errno::timeout_elapsed, proto::SocketId};
 
 /// Rounds of arming and polling in one call, before the engine thread continues.
 const MAX_ROUNDS: u32 = 4;
 
 /// Exclusive access to the engine's state.
-pub(crate) type Guard<'s> = waiting::Guard<'s, State>;
+pub(crate) type Guard<'s> = waiting::Guard<'s, EngineState>;
 
 /// How long a call waits.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitMode {
     pub(crate) dont_wait: bool,
     /// A call that does not wait has polled.
     has_polled: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Patience {
     busy_until: Option<Instant>,
 }
 
-impl Patience {
+impl WaitMode {
     /// With `dont_wait`, the call does not wait. Otherwise it polls for `busy_poll` before it
     /// sleeps, and ends after `timeout`.
     pub(crate) fn new(dont_wait: bool, timeout: Option<Duration>, busy_poll: Duration) -> Self {
@@ -44,7 +44,7 @@ impl Patience {
     }
 
     /// Polls for a call that does not wait, the first time. Returns whether to check again.
-    pub(crate) fn poll_once(&mut self, state: &mut State) -> io::Result<bool> {
+    pub(crate) fn poll_once(&mut self, state: &mut EngineState) -> io::Result<bool> {
         Ok(!mem::replace(&mut self.has_polled, true) && state.process()?)
     }
 }
@@ -61,11 +61,11 @@ impl Shared {
         &'s self,
         mut state: Guard<'s>,
         id: SocketId,
-        patience: &mut Patience,
+        mode: &mut WaitMode,
     ) -> io::Result<Guard<'s>> {
         state.check_refusal()?;
-        if patience.dont_wait {
-            let polled = patience.poll_once(&mut state)?;
+        if mode.dont_wait {
+            let polled = mode.poll_once(&mut state)?;
             return if polled {
                 Ok(state)
             } else {
@@ -78,7 +78,7 @@ impl Shared {
             state.drive(self.now());
             return Ok(state);
         }
-        let (deadline, busy_until) = (patience.deadline, patience.busy_until);
+        let (deadline, busy_until) = (mode.deadline, mode.busy_until);
         let (state, end) = self.state.wait(state, id, deadline, busy_until)?;
         match end {
             WaitEnd::Woken => Ok(state),
@@ -88,7 +88,7 @@ impl Shared {
     }
 }
 
-impl Source for State {
+impl Source for EngineState {
     type Interest = SocketId;
     type Error = verbs::Error;
 
@@ -117,7 +117,7 @@ impl Source for State {
     }
 }
 
-impl State {
+impl EngineState {
     /// Performs the work caused by a call, with all queues armed if the poller sleeps.
     pub(crate) fn drive(&mut self, now: Duration) {
         self.work(now);

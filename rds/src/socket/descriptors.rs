@@ -17,7 +17,7 @@ use super::Readiness;
 use crate::{
     outbound::Payload,
     proto::{SocketId, node::Node},
-    slots::Body,
+    slots::FrameBody,
 };
 
 /// Descriptors of a socket, and the state they show. Flags are written with the engine's lock held, and may be read without.
@@ -28,16 +28,16 @@ pub(crate) struct Descriptors {
     /// event loop.
     event: OnceLock<Watched>,
     /// Signaled while the send buffer has room. Created on first use.
-    room: OnceLock<Watched>,
+    writable: OnceLock<Watched>,
     /// A nonblocking send has failed, so `event` includes room to send.
     blocked: AtomicBool,
     /// Completed zero-copy cookies may be queued.
     has_zero_copy_done: AtomicBool,
     /// Busy-poll time in microseconds.
     busy_poll: AtomicU64,
-    /// Copy of [`Seen::signaled`], readable without its lock.
+    /// Copy of [`Shown::signaled`], readable without its lock.
     signaled: AtomicBool,
-    seen: Mutex<Seen>,
+    shown: Mutex<Shown>,
 }
 
 /// A descriptor for programs.
@@ -49,15 +49,15 @@ struct Watched {
 }
 
 impl Watched {
-    /// The descriptor in `place`, created by the first call.
-    fn at(place: &OnceLock<Self>) -> io::Result<BorrowedFd<'_>> {
-        if let Some(watched) = place.get() {
+    /// The descriptor in `cell`, created by the first call.
+    fn at(cell: &OnceLock<Self>) -> io::Result<BorrowedFd<'_>> {
+        if let Some(watched) = cell.get() {
             return Ok(watched.notify_fd.as_fd());
         }
         let event = EventFd::new()?;
         let notify_fd = NotifyFd::of(event.as_fd())?;
         // Another thread may have been first.
-        let watched = place.get_or_init(|| Self { event, notify_fd });
+        let watched = cell.get_or_init(|| Self { event, notify_fd });
         Ok(watched.notify_fd.as_fd())
     }
 
@@ -73,10 +73,10 @@ impl Watched {
 
 /// State shown by the descriptors.
 #[derive(Debug, Default)]
-struct Seen {
+struct Shown {
     signaled: bool,
-    /// State of [`Descriptors::room`].
-    room_signaled: bool,
+    /// State of [`Descriptors::writable`].
+    writable_signaled: bool,
     /// A congestion map has changed since the last query.
     map_changed: bool,
     /// Cookies of completed zero-copy messages.
@@ -93,12 +93,12 @@ impl Descriptors {
         Self {
             id,
             event: OnceLock::new(),
-            room: OnceLock::new(),
+            writable: OnceLock::new(),
             blocked: AtomicBool::new(false),
             has_zero_copy_done: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
             signaled: AtomicBool::new(false),
-            seen: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 
@@ -111,13 +111,13 @@ impl Descriptors {
         self.busy_poll.store(micros(time), Relaxed);
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the descriptors, if handed out.
-    pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, Body>) {
-        let is_watched = self.event.get().is_some() || self.room.get().is_some();
+    pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, FrameBody>) {
+        let is_watched = self.event.get().is_some() || self.writable.get().is_some();
         if is_watched && !self.is_right(node) {
             self.show(node);
         }
@@ -125,44 +125,45 @@ impl Descriptors {
 
     /// Quick check that the descriptor is up to date, in the common case without interest in room
     /// or congestion.
-    fn is_right(&self, node: &Node<Payload, Body>) -> bool {
+    fn is_right(&self, node: &Node<Payload, FrameBody>) -> bool {
         let pending = node.pending(self.id).unwrap_or_default();
-        let usual = !pending.map_changed && !self.has_zero_copy_done() && self.room.get().is_none();
+        let usual =
+            !pending.map_changed && !self.has_zero_copy_done() && self.writable.get().is_none();
         let readable = pending.message || pending.event;
         usual && !self.blocked.load(Relaxed) && readable == self.signaled.load(Relaxed)
     }
 
     /// Updates the descriptors; returns the readiness.
-    pub(crate) fn show(&self, node: &mut Node<Payload, Body>) -> Readiness {
-        let mut seen = self.seen();
+    pub(crate) fn show(&self, node: &mut Node<Payload, FrameBody>) -> Readiness {
+        let mut shown = self.shown();
         // A closed socket is never ready.
         let now = node.readiness(self.id).unwrap_or_default();
-        seen.map_changed |= now.map_changed;
-        let readable = now.readable || !seen.zero_copy_done.is_empty();
-        let signal = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
+        shown.map_changed |= now.map_changed;
+        let readable = now.readable || !shown.zero_copy_done.is_empty();
+        let signal = readable || shown.map_changed || self.blocked.load(Relaxed) && now.writable;
         if let Some(event) = self.event.get()
-            && signal != seen.signaled
+            && signal != shown.signaled
         {
-            seen.signaled = signal;
+            shown.signaled = signal;
             self.signaled.store(signal, Relaxed);
             event.show(signal);
         }
-        if let Some(room) = self.room.get()
-            && now.writable != seen.room_signaled
+        if let Some(writable) = self.writable.get()
+            && now.writable != shown.writable_signaled
         {
-            seen.room_signaled = now.writable;
-            room.show(now.writable);
+            shown.writable_signaled = now.writable;
+            writable.show(now.writable);
         }
         Readiness {
             readable,
             writable: now.writable,
-            map_changed: seen.map_changed,
+            map_changed: shown.map_changed,
         }
     }
 
     /// Queues the cookie of a completed zero-copy message.
     pub(crate) fn add_zero_copy_done(&self, name: u32) {
-        self.seen().zero_copy_done.push_back(name);
+        self.shown().zero_copy_done.push_back(name);
         self.has_zero_copy_done.store(true, Relaxed);
     }
 
@@ -173,20 +174,20 @@ impl Descriptors {
 
     /// Takes the next cookie.
     pub(super) fn take_zero_copy_done(&self) -> Option<u32> {
-        let mut seen = self.seen();
-        let free = seen.zero_copy_done.pop_front();
+        let mut shown = self.shown();
+        let free = shown.zero_copy_done.pop_front();
         self.has_zero_copy_done
-            .store(!seen.zero_copy_done.is_empty(), Relaxed);
+            .store(!shown.zero_copy_done.is_empty(), Relaxed);
         free
     }
 
     /// Records a query of `map_changed`.
     pub(crate) fn clear_map_changed(&self) {
-        self.seen().map_changed = false;
+        self.shown().map_changed = false;
     }
 
     /// Sets whether `event` includes room to send.
-    pub(crate) fn set_blocked(&self, node: &mut Node<Payload, Body>, blocked: bool) {
+    pub(crate) fn set_blocked(&self, node: &mut Node<Payload, FrameBody>, blocked: bool) {
         if self.blocked.load(Relaxed) == blocked {
             return;
         }
@@ -206,8 +207,8 @@ impl Descriptors {
     ///
     /// # Errors
     /// As for [`watch`](Self::watch).
-    pub(crate) fn watch_room(&self) -> io::Result<BorrowedFd<'_>> {
-        Watched::at(&self.room)
+    pub(crate) fn watch_writable(&self) -> io::Result<BorrowedFd<'_>> {
+        Watched::at(&self.writable)
     }
 }
 
@@ -232,18 +233,18 @@ mod tests {
         descriptors.add_zero_copy_done(1);
         descriptors.show_if_watched(&mut node);
         descriptors.show(&mut node);
-        assert!(descriptors.event.get().is_none() && descriptors.room.get().is_none());
+        assert!(descriptors.event.get().is_none() && descriptors.writable.get().is_none());
         // The state at the time of creation is shown.
         let event = descriptors.watch().unwrap();
         assert!(!is_readable(event));
         descriptors.show(&mut node);
         assert!(is_readable(event));
-        assert!(descriptors.room.get().is_none());
-        let room = descriptors.watch_room().unwrap();
+        assert!(descriptors.writable.get().is_none());
+        let writable = descriptors.watch_writable().unwrap();
         descriptors.show(&mut node);
-        assert!(is_readable(room));
+        assert!(is_readable(writable));
         assert_eq!(descriptors.take_zero_copy_done(), Some(1));
         descriptors.show(&mut node);
-        assert!(!is_readable(event) && is_readable(room));
+        assert!(!is_readable(event) && is_readable(writable));
     }
 }

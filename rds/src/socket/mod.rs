@@ -26,13 +26,13 @@ pub use received::{Event, Latency, Message, Notification, RecvMeta};
 pub use sending::{SendOptions, Sent};
 
 use crate::{
-    engine::{Engine, Guard, Patience, State},
+    engine::{Engine, EngineState, Guard, WaitMode},
     errno::socket_error,
     proto::{
         SocketId,
         node::{self, DEFAULT_LIMIT, Delivery, SocketStats},
     },
-    slots::Body,
+    slots::FrameBody,
 };
 
 /// Readiness of a socket.
@@ -327,7 +327,7 @@ impl Socket {
 
     /// Takes an event with priority over messages. The caller has checked for one.
     #[inline(never)]
-    fn take_other(&self, state: &mut State) -> io::Result<Event> {
+    fn take_other(&self, state: &mut EngineState) -> io::Result<Event> {
         let received = if let Some(name) = self.descriptors.take_zero_copy_done() {
             Event::ZeroCopyDone(name)
         } else {
@@ -349,7 +349,7 @@ impl Socket {
 
     /// Takes the next message. The caller has checked for one.
     #[inline(always)]
-    fn take_message(&self, state: &mut State) -> io::Result<Message> {
+    fn take_message(&self, state: &mut EngineState) -> io::Result<Message> {
         let delivery = state.node.receive_message(self.id).map_err(socket_error)?;
         let delivery = delivery.ok_or(io::ErrorKind::WouldBlock)?;
         let message = self.message(state, delivery);
@@ -359,14 +359,14 @@ impl Socket {
 
     /// Completes a receive: peers are informed of room in the receive buffer, and the descriptor is
     /// updated.
-    fn received(&self, state: &mut State) {
+    fn received(&self, state: &mut EngineState) {
         self.engine.inner().drive(state);
         self.descriptors.show_if_watched(&mut state.node);
     }
 
     /// Converts a delivery, adding the scope id of this socket to the sender.
     #[inline(always)]
-    fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
+    fn message(&self, state: &EngineState, delivery: Delivery<FrameBody>) -> Message {
         let Delivery {
             from,
             times,
@@ -377,10 +377,10 @@ impl Socket {
         } = delivery;
         let epoch = self.engine.inner().epoch;
         let now = epoch.elapsed();
-        let (began, whole) = times.unwrap_or((now, now));
+        let (began, last_frame) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
-            timestamps: RxTimestamps::new(epoch, began, whole, now),
+            timestamps: RxTimestamps::new(epoch, began, last_frame, now),
             len,
             bodies,
             cookie,
@@ -450,21 +450,21 @@ impl Socket {
     fn until(
         &self,
         flags: RecvFlags,
-        mut is_ready: impl FnMut(&Self, &mut State) -> io::Result<bool>,
+        mut is_ready: impl FnMut(&Self, &mut EngineState) -> io::Result<bool>,
     ) -> io::Result<Guard<'_>> {
-        let mut patience = {
+        let mut mode = {
             let options = lock(&self.options);
-            self.patience(flags.dont_wait || options.nonblocking, options.read)
+            self.mode(flags.dont_wait || options.nonblocking, options.read)
         };
         let mut state = self.lock()?;
         while !is_ready(self, &mut state)? {
-            state = self.engine.inner().wait(state, self.id, &mut patience)?;
+            state = self.engine.inner().wait(state, self.id, &mut mode)?;
         }
         Ok(state)
     }
 
-    fn patience(&self, dont_wait: bool, timeout: Option<Duration>) -> Patience {
-        Patience::new(dont_wait, timeout, self.descriptors.busy_poll())
+    fn mode(&self, dont_wait: bool, timeout: Option<Duration>) -> WaitMode {
+        WaitMode::new(dont_wait, timeout, self.descriptors.busy_poll())
     }
 
     /// The current readiness. Does not block.
@@ -490,32 +490,32 @@ impl Socket {
         Ok(readiness)
     }
 
-    /// The part of `wanted` that is ready, for callers with one descriptor per condition: the
-    /// socket's descriptor for receiving and congestion, and [`room_fd`](Self::room_fd) for
+    /// The part of `interest` that is ready, for callers with one descriptor per condition: the
+    /// socket's descriptor for receiving and congestion, and [`writable_fd`](Self::writable_fd) for
     /// sending. Does not block.
     ///
     /// Any number of threads can poll one socket for different conditions. If `readable` or
-    /// `map_changed` is wanted, the socket's descriptor no longer includes room to send, as with
+    /// `map_changed` is set, the socket's descriptor no longer includes room to send, as with
     /// [`Interest::Read`].
     ///
     /// # Errors
     /// - `Unsupported`: the socket belongs to the parent process.
     /// - Any error of creating a descriptor.
-    pub fn readiness_of(&self, wanted: Readiness) -> io::Result<Readiness> {
+    pub fn readiness_of(&self, interest: Readiness) -> io::Result<Readiness> {
         let mut state = self.lock()?;
-        if wanted.writable {
-            self.descriptors.watch_room()?;
+        if interest.writable {
+            self.descriptors.watch_writable()?;
         }
         state.schedule.watch(self.id);
-        if wanted.readable || wanted.map_changed {
+        if interest.readable || interest.map_changed {
             self.descriptors.watch()?;
             self.descriptors.set_blocked(&mut state.node, false);
         }
         let now = self.descriptors.show(&mut state.node);
         let readiness = Readiness {
-            readable: now.readable && wanted.readable,
-            writable: now.writable && wanted.writable,
-            map_changed: now.map_changed && wanted.map_changed,
+            readable: now.readable && interest.readable,
+            writable: now.writable && interest.writable,
+            map_changed: now.map_changed && interest.map_changed,
         };
         if readiness.map_changed {
             self.descriptors.clear_map_changed();
@@ -529,8 +529,8 @@ impl Socket {
     ///
     /// # Errors
     /// Any error of creating a descriptor.
-    pub fn room_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.descriptors.watch_room()
+    pub fn writable_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.descriptors.watch_writable()
     }
 
     /// Wakes a task at the next change of the socket.

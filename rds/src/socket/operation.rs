@@ -193,29 +193,29 @@ pub struct Atomic {
     op: AtomicOp,
     cookie: Cookie,
     offset: u64,
-    pub(super) place: RemoteRegion,
+    pub(super) result: RemoteRegion,
     fence: bool,
     report: Report,
 }
 
 impl Atomic {
-    /// Wrapping addition. `place` receives the previous value, 8 bytes.
-    pub fn fetch_add(place: RemoteRegion, cookie: Cookie, add: u64) -> Self {
-        Self::new(AtomicOp::FetchAdd(add), place, cookie)
+    /// Wrapping addition. `result` receives the previous value, 8 bytes.
+    pub fn fetch_add(result: RemoteRegion, cookie: Cookie, add: u64) -> Self {
+        Self::new(AtomicOp::FetchAdd(add), result, cookie)
     }
 
-    /// Stores `swap` if the value equals `compare`. `place` receives the previous value, 8 bytes.
-    pub fn compare_swap(place: RemoteRegion, cookie: Cookie, compare: u64, swap: u64) -> Self {
-        Self::new(AtomicOp::CompareSwap(compare, swap), place, cookie)
+    /// Stores `swap` if the value equals `compare`. `result` receives the previous value, 8 bytes.
+    pub fn compare_swap(result: RemoteRegion, cookie: Cookie, compare: u64, swap: u64) -> Self {
+        Self::new(AtomicOp::CompareSwap(compare, swap), result, cookie)
     }
 
     /// Any atomic operation, for example from [`AtomicArgs`](crate::proto::control::AtomicArgs).
-    pub fn new(op: AtomicOp, place: RemoteRegion, cookie: Cookie) -> Self {
+    pub fn new(op: AtomicOp, result: RemoteRegion, cookie: Cookie) -> Self {
         Self {
             op,
             cookie,
             offset: 0,
-            place,
+            result,
             fence: false,
             report: Report::default(),
         }
@@ -225,17 +225,17 @@ impl Atomic {
 
     /// Validates the operation and converts it for the protocol.
     pub(super) fn check(&self, pd: &ProtectionDomain) -> io::Result<connection::Atomic> {
-        check_device(&self.place, pd)?;
-        if self.place.len() != 8 {
+        check_device(&self.result, pd)?;
+        if self.result.len() != 8 {
             return Err(invalid(
                 "the local memory of an atomic operation must have 8 bytes",
             ));
         }
         let addr = self.offset.wrapping_add(self.cookie.offset.into());
-        let place = self.place.token().addr;
-        if addr % 8 != 0 || !place.is_multiple_of(8) {
+        let local = self.result.token().addr;
+        if addr % 8 != 0 || !local.is_multiple_of(8) {
             let reason = format!(
-                "an atomic operation at remote address {addr:#x} with local memory at {place:#x}: both must be \
+                "an atomic operation at remote address {addr:#x} with local memory at {local:#x}: both must be \
                  multiples of 8"
             );
             return Err(verbs::Error::from_io("sendmsg", Errno::FAULT)

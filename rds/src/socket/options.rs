@@ -13,7 +13,7 @@ use crate::{
         SocketId,
         node::{Node, SocketError},
     },
-    slots::Body,
+    slots::FrameBody,
 };
 
 /// Transport numbers of `SO_RDS_TRANSPORT`.
@@ -49,7 +49,7 @@ impl Socket {
     /// Calls `call` under the lock. Returns the guard, for changes of the socket's own options.
     fn set(
         &self,
-        call: impl FnOnce(&mut Node<Payload, Body>, SocketId) -> Result<(), SocketError>,
+        call: impl FnOnce(&mut Node<Payload, FrameBody>, SocketId) -> Result<(), SocketError>,
     ) -> io::Result<Guard<'_>> {
         let mut state = self.lock()?;
         call(&mut state.node, self.id).map_err(socket_error)?;
@@ -125,9 +125,9 @@ impl Socket {
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).
     #[doc(alias = "RDS_RECVERR")]
-    pub fn set_recverr(&self, wanted: bool) -> io::Result<()> {
-        let _state = self.set(|node, id| node.set_failures(id, wanted))?;
-        lock(&self.options).recverr = wanted;
+    pub fn set_recverr(&self, enabled: bool) -> io::Result<()> {
+        let _state = self.set(|node, id| node.set_failures(id, enabled))?;
+        lock(&self.options).recverr = enabled;
         Ok(())
     }
 
@@ -144,8 +144,8 @@ impl Socket {
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).
     #[doc(alias = "RDS_CONG_MONITOR")]
-    pub fn set_congestion_monitor(&self, wanted: bool) -> io::Result<()> {
-        drop(self.set(|node, id| node.set_watch(id, wanted))?);
+    pub fn set_congestion_monitor(&self, enabled: bool) -> io::Result<()> {
+        drop(self.set(|node, id| node.set_watch(id, enabled))?);
         Ok(())
     }
 

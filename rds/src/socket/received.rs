@@ -11,7 +11,7 @@ use crate::{
         connection::{Bodies, Status},
         wire::Cookie,
     },
-    slots::Body,
+    slots::FrameBody,
 };
 
 /// A received message or event. Earlier variants have priority.
@@ -82,7 +82,7 @@ pub(super) struct RxTimestamps {
     /// Zero of the engine's clock.
     epoch: Instant,
     /// Time of the last frame.
-    whole: u64,
+    last_frame: u64,
     assembly: u64,
     queue: u64,
 }
@@ -90,13 +90,18 @@ pub(super) struct RxTimestamps {
 impl RxTimestamps {
     /// Times on a clock starting at `epoch`: first frame, last frame, and receive call.
     #[inline]
-    pub(super) fn new(epoch: Instant, began: Duration, whole: Duration, now: Duration) -> Self {
-        let (began, whole, now) = (nanos(began), nanos(whole), nanos(now));
+    pub(super) fn new(
+        epoch: Instant,
+        began: Duration,
+        last_frame: Duration,
+        now: Duration,
+    ) -> Self {
+        let (began, last_frame, now) = (nanos(began), nanos(last_frame), nanos(now));
         Self {
             epoch,
-            whole,
-            assembly: whole.saturating_sub(began),
-            queue: now.saturating_sub(whole),
+            last_frame,
+            assembly: last_frame.saturating_sub(began),
+            queue: now.saturating_sub(last_frame),
         }
     }
 }
@@ -115,9 +120,9 @@ fn wall_time(at: Instant, mut look: impl FnMut() -> (Instant, SystemTime, Instan
             break;
         }
         let (begin, time, end) = look();
-        let less = end.saturating_duration_since(begin);
-        if less < skew {
-            (before, wall, skew) = (begin, time, less);
+        let shorter = end.saturating_duration_since(begin);
+        if shorter < skew {
+            (before, wall, skew) = (begin, time, shorter);
         }
     }
     // Not later than now.
@@ -131,7 +136,7 @@ pub struct Message {
     pub(super) from: SocketAddr,
     pub(super) timestamps: RxTimestamps,
     pub(super) len: u32,
-    pub(super) bodies: Bodies<Body>,
+    pub(super) bodies: Bodies<FrameBody>,
     pub(super) cookie: Option<Cookie>,
 }
 
@@ -165,8 +170,8 @@ impl Message {
     /// `SO_TIMESTAMP`—Arrival of the last frame.
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
-        let whole = Duration::from_nanos(self.timestamps.whole);
-        wall_time(self.timestamps.epoch + whole, || {
+        let last_frame = Duration::from_nanos(self.timestamps.last_frame);
+        wall_time(self.timestamps.epoch + last_frame, || {
             (Instant::now(), SystemTime::now(), Instant::now())
         })
     }
@@ -195,29 +200,29 @@ impl Message {
     }
 }
 
-fn pieces(bodies: &Bodies<Body>) -> impl Iterator<Item = &[u8]> {
+fn pieces(bodies: &Bodies<FrameBody>) -> impl Iterator<Item = &[u8]> {
     let pieces = bodies.as_slice().iter().map(AsRef::as_ref);
     pieces.filter(|piece| !piece.is_empty())
 }
 
 /// Copies up to the capacity of `bufs`; returns the number of bytes.
-pub(super) fn copy(bodies: &Bodies<Body>, bufs: &mut [IoSliceMut<'_>]) -> usize {
+pub(super) fn copy(bodies: &Bodies<FrameBody>, bufs: &mut [IoSliceMut<'_>]) -> usize {
     let mut copied = 0;
-    let mut places = bufs.iter_mut().map(|buf| &mut **buf);
-    let mut place: &mut [u8] = &mut [];
+    let mut rest = bufs.iter_mut().map(|buf| &mut **buf);
+    let mut buffer: &mut [u8] = &mut [];
     for mut piece in pieces(bodies) {
         while !piece.is_empty() {
-            while place.is_empty() {
-                match places.next() {
-                    Some(next) => place = next,
+            while buffer.is_empty() {
+                match rest.next() {
+                    Some(next) => buffer = next,
                     None => return copied,
                 }
             }
-            let len = piece.len().min(place.len());
-            let (now, later) = std::mem::take(&mut place).split_at_mut(len);
+            let len = piece.len().min(buffer.len());
+            let (now, later) = std::mem::take(&mut buffer).split_at_mut(len);
             now.copy_from_slice(&piece[..len]);
             copied += len;
-            place = later;
+            buffer = later;
             piece = &piece[len..];
         }
     }
@@ -230,7 +235,7 @@ mod tests {
 
     fn message(pieces: &[&[u8]]) -> Message {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
+        let bodies = pieces.iter().map(|&piece| FrameBody::Heap(piece.into()));
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
             timestamps: RxTimestamps::new(

@@ -13,7 +13,7 @@ use verbs::RemoteRegion;
 use super::{Atomic, Rdma, Socket, lock};
 use crate::{
     device::Device,
-    engine::{Guard, Progress, State},
+    engine::{EngineState, Guard, Progress},
     errno::socket_error,
     outbound::{Operands, Outbound},
     proto::{
@@ -21,7 +21,7 @@ use crate::{
         node::{self, Delivery, LocalMessage, SocketError},
         wire::{Cookie, FRAGMENT},
     },
-    slots::Body,
+    slots::FrameBody,
 };
 
 /// Options of a send: destination, flags, cookie, operations.
@@ -188,7 +188,7 @@ impl Socket {
             let state = self.lock()?;
             // Held until the end of the call: destroying a removed device enters the kernel.
             let device = state.device_of(self.id).map_err(socket_error)?.cloned();
-            let alloc = |len| Body::try_alloc(device.as_deref(), len).ok_or(());
+            let alloc = |len| FrameBody::try_alloc(device.as_deref(), len).ok_or(());
             if let Ok(payload) = Outbound::copy(bufs, alloc) {
                 let draft = Draft {
                     silent: options.silent,
@@ -198,7 +198,7 @@ impl Socket {
             }
         }
         let (len, device) = self.check(bytes, options)?;
-        let payload = Outbound::copy(bufs, |len| Body::alloc(device.as_deref(), len))?;
+        let payload = Outbound::copy(bufs, |len| FrameBody::alloc(device.as_deref(), len))?;
         self.transmit(len, device, payload, options)
     }
 
@@ -270,15 +270,15 @@ impl Socket {
         // The operation never fits into a send queue.
         let mut too_many = false;
         let (mut rdma, mut atomic) = (None, None);
-        if let Some(wanted) = &options.rdma {
+        if let Some(operation) = &options.rdma {
             // Without a device, the error explains why.
-            let own = device.clone().map_or_else(|| self.device(), Ok)?;
-            let checked = wanted.check(&own.pd, own.elements)?;
-            too_many = checked.requests > own.room();
+            let device = device.clone().map_or_else(|| self.device(), Ok)?;
+            let checked = operation.check(&device.pd, device.elements)?;
+            too_many = checked.requests > device.send_entries();
             rdma = Some(Box::new(checked));
         }
-        if let Some(wanted) = &options.atomic {
-            atomic = Some(Box::new(wanted.check(&self.device()?.pd)?));
+        if let Some(operation) = &options.atomic {
+            atomic = Some(Box::new(operation.check(&self.device()?.pd)?));
         }
         // `check` has rejected sockets of a parent process.
         let state = self.engine.inner().lock_here();
@@ -295,7 +295,7 @@ impl Socket {
             payload.operands = Some(Box::new(Operands {
                 peer: ip,
                 rdma: pieces.unwrap_or_default(),
-                atomic: options.atomic.as_ref().map(|atomic| atomic.place.clone()),
+                atomic: options.atomic.as_ref().map(|atomic| atomic.result.clone()),
             }));
         }
         let draft = Draft {
@@ -320,9 +320,9 @@ impl Socket {
         state.check_refusal()?;
         let len = draft.len;
         let peer = draft.payload.operands().map(|operands| operands.peer);
-        let mut patience = {
+        let mut mode = {
             let socket = lock(&self.options);
-            self.patience(options.dont_wait || socket.nonblocking, socket.write)
+            self.mode(options.dont_wait || socket.nonblocking, socket.write)
         };
         self.descriptors.set_blocked(&mut state.node, false);
         loop {
@@ -346,14 +346,14 @@ impl Socket {
             if !matches!(refused.error, SocketError::Full | SocketError::Congested(_)) {
                 return Err(socket_error(refused.error));
             }
-            if patience.dont_wait {
-                if patience.poll_once(&mut state)? {
+            if mode.dont_wait {
+                if mode.poll_once(&mut state)? {
                     continue;
                 }
                 self.descriptors.set_blocked(&mut state.node, true);
                 return Err(socket_error(refused.error));
             }
-            state = self.engine.inner().wait(state, self.id, &mut patience)?;
+            state = self.engine.inner().wait(state, self.id, &mut mode)?;
             draft.payload.keep_to(state.devices());
         }
     }
@@ -387,7 +387,7 @@ impl Socket {
         message: LocalMessage<Arc<Outbound>>,
     ) -> (Guard<'s>, Option<u64>) {
         let LocalMessage { from, to, draft } = message;
-        let ended = |state: &mut State, status, report: Report| {
+        let ended = |state: &mut EngineState, status, report: Report| {
             state.node.ended(connection::Notification {
                 owner: self.id,
                 token: report.token,
@@ -402,15 +402,15 @@ impl Socket {
             let status = state.local_rdma(to.ip(), rdma, &operands.rdma);
             done = Some(ended(&mut state, status, rdma.report));
         }
-        let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
-        if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
+        let result = draft.payload.operands().and_then(|all| all.atomic.as_ref());
+        if let Some((atomic, result)) = draft.atomic.as_ref().zip(result) {
             let status = match done {
                 // A remote connection would be lost with the first failure.
                 Some(false) => Status::Dropped,
                 _ => match state.local_atomic(to.ip(), atomic) {
                     Some(operation) => {
                         drop(state);
-                        let status = operation.perform(place);
+                        let status = operation.perform(result);
                         state = self.engine.inner().lock_here();
                         status
                     }
@@ -435,7 +435,7 @@ impl Socket {
                 state.export_used(owner, rdma.rkey, from.ip());
             }
         }
-        state.over(self.id, &draft.payload);
+        state.report_zero_copy_done(self.id, &draft.payload);
         (state, operation)
     }
 
@@ -463,9 +463,9 @@ impl Socket {
     }
 
     fn wait_for_end(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
-        let mut patience = {
+        let mut mode = {
             let options = lock(&self.options);
-            self.patience(dont_wait || options.nonblocking, options.write)
+            self.mode(dont_wait || options.nonblocking, options.write)
         };
         let mut state = self.lock()?;
         loop {
@@ -479,7 +479,7 @@ impl Socket {
                 Progress { ended, .. } if ended >= operation => return Ok(ended),
                 Progress { .. } => {}
             }
-            state = self.engine.inner().wait(state, self.id, &mut patience)?;
+            state = self.engine.inner().wait(state, self.id, &mut mode)?;
         }
     }
 }

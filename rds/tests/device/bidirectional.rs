@@ -14,9 +14,9 @@ use crate::{TEST_TIMEOUT, addr, pattern};
 const REST: usize = 6000;
 
 /// Stops the other threads on drop, including a panic.
-pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+pub(crate) struct StopOnDrop<'a>(pub(crate) &'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
@@ -30,9 +30,9 @@ pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn send(from: &Socket, to: &Socket, over: &AtomicBool) {
+fn send(from: &Socket, to: &Socket, stop: &AtomicBool) {
     let mut next = 0_u64;
-    while !over.load(Relaxed) {
+    while !stop.load(Relaxed) {
         let bytes = [&next.to_le_bytes()[..], &pattern(REST, 3)].concat();
         from.send_to(&bytes, addr(to)).unwrap();
         next += 1;
@@ -40,7 +40,7 @@ fn send(from: &Socket, to: &Socket, over: &AtomicBool) {
     from.send_to(&next.to_le_bytes(), addr(to)).unwrap();
 }
 
-fn take(at: &Socket, seen: &AtomicU64) {
+fn take(at: &Socket, received: &AtomicU64) {
     let mut buf = vec![0; REST + 100];
     let mut next = 0_u64;
     loop {
@@ -52,24 +52,24 @@ fn take(at: &Socket, seen: &AtomicU64) {
         }
         assert_eq!(rest, pattern(REST, 3));
         next += 1;
-        seen.store(next, Relaxed);
+        received.store(next, Relaxed);
     }
 }
 
 /// Sends messages both ways during `trouble`, and checks their order and completeness. The argument
 /// of `trouble` waits for progress in both directions.
 pub(crate) fn everything_arrives(a: &Socket, b: &Socket, trouble: impl FnOnce(&dyn Fn())) {
-    let over = AtomicBool::new(false);
-    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let stop = AtomicBool::new(false);
+    let received = [AtomicU64::new(0), AtomicU64::new(0)];
     thread::scope(|scope| {
-        scope.spawn(|| send(a, b, &over));
-        scope.spawn(|| send(b, a, &over));
-        scope.spawn(|| take(a, &seen[0]));
-        scope.spawn(|| take(b, &seen[1]));
-        let end = Over(&over);
+        scope.spawn(|| send(a, b, &stop));
+        scope.spawn(|| send(b, a, &stop));
+        scope.spawn(|| take(a, &received[0]));
+        scope.spawn(|| take(b, &received[1]));
+        let end = StopOnDrop(&stop);
         let progress = || {
-            let before = seen.each_ref().map(|seen| seen.load(Relaxed));
-            let comes = |side: usize| seen[side].load(Relaxed) > before[side];
+            let before = received.each_ref().map(|received| received.load(Relaxed));
+            let comes = |side: usize| received[side].load(Relaxed) > before[side];
             await_that("nothing comes any more", || comes(0) && comes(1));
         };
         trouble(&progress);

@@ -37,7 +37,7 @@ struct Queues {
     /// Number of polls of each failed queue, by address.
     broken: HashMap<usize, u64>,
     /// Number of polls of destroyed failed queues.
-    gone: Vec<u64>,
+    destroyed: Vec<u64>,
 }
 
 fn with<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
@@ -47,8 +47,8 @@ fn with<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
 
 impl Queues {
     /// Number of polls of each failed queue.
-    fn looks(&self) -> Vec<u64> {
-        self.gone
+    fn poll_counts(&self) -> Vec<u64> {
+        self.destroyed
             .iter()
             .chain(self.broken.values())
             .copied()
@@ -59,7 +59,7 @@ impl Queues {
     fn look(&mut self, cq: usize, count: i32) -> bool {
         if count == 1 {
             // Only a new queue is polled for one completion.
-            self.gone.extend(self.broken.remove(&cq));
+            self.destroyed.extend(self.broken.remove(&cq));
             return false;
         }
         if self.breaking == Some(count) {
@@ -67,7 +67,7 @@ impl Queues {
         }
         let broken = self.broken.get_mut(&cq);
         let fails = broken.is_some();
-        broken.into_iter().for_each(|looks| *looks += 1);
+        broken.into_iter().for_each(|polls| *polls += 1);
         fails
     }
 }
@@ -100,11 +100,11 @@ impl Broken {
         with(|queues| *queues = Queues::default());
         for device in &devices {
             // SAFETY: the device is open, and the caller guarantees exclusive access to its table.
-            let place = unsafe { &mut (*device.as_raw()).ops.poll_cq };
-            let own = place.replace(poll_or_fail).unwrap();
+            let poll_cq = unsafe { &mut (*device.as_raw()).ops.poll_cq };
+            let original = poll_cq.replace(poll_or_fail).unwrap();
             assert_eq!(
-                *POLL.get_or_init(|| own) as usize,
-                own as usize,
+                *POLL.get_or_init(|| original) as usize,
+                original as usize,
                 "devices of one kind"
             );
         }
@@ -136,12 +136,12 @@ fn cq_failure_reconnects_and_is_polled_once() {
         progress();
         with(|queues| queues.breaking = Some(CONNECTION));
         await_that("no queues fail", || {
-            with(|queues| queues.looks().len() >= FAILURES)
+            with(|queues| queues.poll_counts().len() >= FAILURES)
         });
         with(|queues| queues.breaking = None);
     });
-    let looks = with(|queues| queues.looks());
-    assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
+    let poll_counts = with(|queues| queues.poll_counts());
+    assert!(polls.iter().all(|&polls| polls == 1), "{polls:?}");
     assert!(counter(a.engine(), "conn_reset") > 0);
     drop((a, b));
     await_that("something is left", || resources::are_released(&before));
@@ -157,10 +157,10 @@ fn cq_failure_of_loopback_recreates_it() {
     let before = resources::counts();
     let a = socket(any());
     let b = another_of(&a);
-    let (memory, place) = (a.alloc(8).unwrap(), b.alloc(8).unwrap());
+    let (memory, local) = (a.alloc(8).unwrap(), b.alloc(8).unwrap());
     let cookie = a.export(&memory, ExportOptions::new()).unwrap();
     let add = || {
-        let add = Atomic::fetch_add(place.slice(0..8), cookie, 1).notify();
+        let add = Atomic::fetch_add(local.slice(0..8), cookie, 1).notify();
         let options = SendOptions::new().to(addr(&a)).atomic(add).silent();
         b.send_msg(&[], &options).unwrap();
         match b.recv_event().unwrap() {
@@ -172,13 +172,13 @@ fn cq_failure_of_loopback_recreates_it() {
     with(|queues| queues.breaking = Some(LOOPBACK));
     assert_eq!([add(), add()], [Status::Dropped; 2]);
     with(|queues| queues.breaking = None);
-    assert_eq!(with(|queues| queues.looks()), [1, 1]);
+    assert_eq!(with(|queues| queues.poll_counts()), [1, 1]);
     // The failed operations may have been performed.
     let done = memory.load(0);
     assert!((1..=3).contains(&done), "{done}");
     assert_eq!(add(), Status::Success);
-    assert_eq!((place.load(0), memory.load(0)), (done, done + 1));
-    drop((memory, place, a, b));
+    assert_eq!((local.load(0), memory.load(0)), (done, done + 1));
+    drop((memory, local, a, b));
     await_that("something is left", || resources::are_released(&before));
     drop(broken);
 }

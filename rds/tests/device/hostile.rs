@@ -492,9 +492,9 @@ fn overload_by_unknown_peer_resets_only_its_connection() {
     let a = bound(&engine);
     let to = addr(&a);
     a.set_recv_limit(1000).unwrap();
-    let dial = |own: SocketAddr| {
-        let data = prober::proposal(own.ip(), to.ip(), 0).encode();
-        let dialled = prober::dial(own.ip(), to.ip(), &data, 64).unwrap();
+    let dial = |local: SocketAddr| {
+        let data = prober::proposal(local.ip(), to.ip(), 0).encode();
+        let dialled = prober::dial(local.ip(), to.ip(), &data, 64).unwrap();
         dialled.accepted().unwrap()
     };
     let (mut stranger, mut innocent) = (dial(other()), dial(third()));
@@ -545,12 +545,12 @@ fn export_use_once_ignores_foreign_hosts() {
     }
     // The friend performs operations.
     let local = third_socket.alloc(10).unwrap();
-    for (cookie, left) in [(always, 2), (once, 1)] {
+    for (cookie, remaining) in [(always, 2), (once, 1)] {
         let write = rds::Rdma::write(vec![local.slice(0..10)], cookie);
         let options = SendOptions::new().to(to).rdma(write);
         third_socket.send_msg(&[], &options).unwrap();
         assert_eq!(message(&a), b"");
-        assert_eq!(a.exports().unwrap(), left);
+        assert_eq!(a.exports().unwrap(), remaining);
     }
 }
 

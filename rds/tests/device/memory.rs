@@ -34,10 +34,10 @@ fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
 
 /// Sockets on the engine of `a`: one at its address, one at another.
 fn neighbours(a: &Socket) -> [Socket; 2] {
-    let beside = a.engine().socket().unwrap();
-    beside.bind_to(other()).unwrap();
-    beside.set_read_timeout(TEST_TIMEOUT);
-    [another_of(a), beside]
+    let second = a.engine().socket().unwrap();
+    second.bind_to(other()).unwrap();
+    second.set_read_timeout(TEST_TIMEOUT);
+    [another_of(a), second]
 }
 
 /// Sends a cookie to a peer in a message.
@@ -69,10 +69,13 @@ fn rdma_write_and_read_work_in_all_sizes() {
         server.send_msg(&[], &options).unwrap();
         assert_eq!(message(&client).len(), 0);
         assert_eq!(ended(&server), (token, Status::Success));
-        let mut there = vec![0; len + 8];
-        memory.read(0, &mut there);
-        assert_eq!(there[4..len + 4], bytes);
-        assert_eq!((&there[..4], &there[len + 4..]), (&[0; 4][..], &[0; 4][..]));
+        let mut bytes_read = vec![0; len + 8];
+        memory.read(0, &mut bytes_read);
+        assert_eq!(bytes_read[4..len + 4], bytes);
+        assert_eq!(
+            (&bytes_read[..4], &bytes_read[len + 4..]),
+            (&[0; 4][..], &[0; 4][..])
+        );
         let back = server.alloc(len).unwrap();
         let read = Rdma::read(vec![back.slice(0..len)], cookie)
             .at(4)
@@ -89,19 +92,19 @@ fn rdma_write_and_read_work_in_all_sizes() {
         client.free(cookie).unwrap();
         assert_eq!(rds::errno(&client.free(cookie).unwrap_err()), 22);
     }
-    let place = server.alloc(8).unwrap();
+    let pieces = server.alloc(8).unwrap();
     let cookie = Cookie::default();
     for (rdma, errno) in [
         (Rdma::write(vec![], cookie), 22),
         (
-            Rdma::write(vec![place.slice(0..8)], cookie).remote_len(7),
+            Rdma::write(vec![pieces.slice(0..8)], cookie).remote_len(7),
             22,
         ),
         (
-            Rdma::write(vec![place.slice(0..8)], cookie).remote_len((1 << 20) + 1),
+            Rdma::write(vec![pieces.slice(0..8)], cookie).remote_len((1 << 20) + 1),
             90,
         ),
-        (Rdma::write(vec![place.slice(0..1); 1025], cookie), 90),
+        (Rdma::write(vec![pieces.slice(0..1); 1025], cookie), 90),
     ] {
         let options = SendOptions::new().to(at_client).rdma(rdma);
         let err = server.send_msg(&[], &options).unwrap_err();
@@ -165,9 +168,9 @@ fn rejected_operation_is_notified() {
             dropped += 1;
         }
     }
-    let mut there = [1; 100];
-    memory.read(0, &mut there);
-    assert_eq!(there, [0; 100]);
+    let mut bytes_read = [1; 100];
+    memory.read(0, &mut bytes_read);
+    assert_eq!(bytes_read, [0; 100]);
 }
 
 #[test]
@@ -196,43 +199,43 @@ fn atomic_operations_change_remote_memory() {
     memory.store(0, 40);
     let cookie = client.export(&memory, ExportOptions::new()).unwrap();
     hand_over(&client, cookie, &server);
-    let places = server.alloc(16).unwrap();
-    let place = || places.slice(0..8);
+    let local = server.alloc(16).unwrap();
+    let result = || local.slice(0..8);
     let send = |atomic: Atomic| {
         let options = SendOptions::new().to(at_client).atomic(atomic).silent();
         server.send_msg(&[], &options)
     };
     for i in 0..100 {
-        send(Atomic::fetch_add(place(), cookie, 2).notify().token(i)).unwrap();
+        send(Atomic::fetch_add(result(), cookie, 2).notify().token(i)).unwrap();
         assert_eq!(ended(&server), (i, Status::Success));
-        assert_eq!(places.load(0), 40 + 2 * i);
+        assert_eq!(local.load(0), 40 + 2 * i);
     }
     assert_eq!(memory.load(0), 240);
-    for (compare, there) in [(7, 240), (240, 1)] {
-        let swap = Atomic::compare_swap(place(), cookie, compare, 1).notify();
+    for (compare, value) in [(7, 240), (240, 1)] {
+        let swap = Atomic::compare_swap(result(), cookie, compare, 1).notify();
         send(swap).unwrap();
         assert_eq!(ended(&server), (0, Status::Success));
-        assert_eq!((places.load(0), memory.load(0)), (240, there));
+        assert_eq!((local.load(0), memory.load(0)), (240, value));
     }
-    let crooked = Atomic::fetch_add(place(), cookie, 1).at(4);
+    let crooked = Atomic::fetch_add(result(), cookie, 1).at(4);
     assert_eq!(rds::errno(&send(crooked).unwrap_err()), 14);
-    let crooked = Atomic::fetch_add(places.slice(4..12), cookie, 1);
+    let crooked = Atomic::fetch_add(local.slice(4..12), cookie, 1);
     assert_eq!(rds::errno(&send(crooked).unwrap_err()), 14);
-    let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
+    let short = Atomic::fetch_add(local.slice(0..4), cookie, 1);
     assert_eq!(rds::errno(&send(short).unwrap_err()), 22);
     // Both kinds before one message, in this order.
-    places.store(8, 1000);
-    let write = Rdma::write(vec![places.slice(8..16)], cookie)
+    local.store(8, 1000);
+    let write = Rdma::write(vec![local.slice(8..16)], cookie)
         .notify()
         .token(1);
-    let add = Atomic::fetch_add(place(), cookie, 5)
+    let add = Atomic::fetch_add(result(), cookie, 5)
         .fence()
         .notify()
         .token(2);
     let options = SendOptions::new().to(at_client).rdma(write).atomic(add);
     server.send_msg(&[], &options).unwrap();
     message(&client);
-    assert_eq!((places.load(0), memory.load(0)), (1000, 1005));
+    assert_eq!((local.load(0), memory.load(0)), (1000, 1005));
     let mut both = [ended(&server), ended(&server)];
     both.sort_by_key(|(token, _)| *token);
     assert_eq!(both, [(1, Status::Success), (2, Status::Success)]);
@@ -355,10 +358,10 @@ fn local_rdma_writes_and_reads() {
         assert_eq!(ended(&b), (7, Status::Success));
         let id = sent.operation.unwrap();
         assert_eq!(b.try_barrier(addr(&a).ip(), id).unwrap(), id);
-        let mut there = vec![0; 5000];
-        memory.read(0, &mut there);
-        assert_eq!(there[1000..], pattern(4000, 3));
-        assert_eq!(there[..1000], [0; 1000]);
+        let mut bytes_read = vec![0; 5000];
+        memory.read(0, &mut bytes_read);
+        assert_eq!(bytes_read[1000..], pattern(4000, 3));
+        assert_eq!(bytes_read[..1000], [0; 1000]);
         let back = b.alloc(4000).unwrap();
         send(Rdma::read(pieces(&back), cookie).at(1000).token(8));
         assert_eq!(message(&a).from(), addr(&b));
@@ -383,8 +386,8 @@ fn local_rdma_writes_and_reads() {
             let barrier = b.try_barrier(addr(&a).ip(), sent.operation.unwrap());
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
-        memory.read(0, &mut there);
-        assert_eq!(there[1000..], pattern(4000, 3));
+        memory.read(0, &mut bytes_read);
+        assert_eq!(bytes_read[1000..], pattern(4000, 3));
         // A silent operation sends no message, and a use-once export ends with the next message.
         let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
         let exports = a.exports().unwrap();
@@ -418,22 +421,22 @@ fn send_done(from: &Socket, to: &Socket, atomic: Atomic) -> Sent {
 /// cookies are of writable and of read-only memory.
 fn check_write_then_atomic(
     (a, memory): (&Socket, &RdmaBuffer),
-    (b, places): (&Socket, &RdmaBuffer),
+    (b, local): (&Socket, &RdmaBuffer),
     [cookie, only]: [Cookie; 2],
 ) {
-    places.store(8, 1000);
+    local.store(8, 1000);
     for (cookie, ends, number) in [
         (cookie, [Status::Success; 2], 1005),
         (only, [Status::RemoteError, Status::Dropped], 1005),
     ] {
-        let write = Rdma::write(vec![places.slice(8..16)], cookie).at(8);
-        let add = Atomic::fetch_add(places.slice(0..8), cookie, 5).at(8);
+        let write = Rdma::write(vec![local.slice(8..16)], cookie).at(8);
+        let add = Atomic::fetch_add(local.slice(0..8), cookie, 5).at(8);
         let options = SendOptions::new().to(addr(a));
         let options = options.rdma(write.notify().token(1));
         let options = options.atomic(add.notify().token(2));
         b.send_msg(&[], &options).unwrap();
         assert_eq!([ended(b), ended(b)], [(1, ends[0]), (2, ends[1])]);
-        assert_eq!((places.load(0), memory.load(8)), (1000, number));
+        assert_eq!((local.load(0), memory.load(8)), (1000, number));
     }
     assert_eq!(message(a).len(), 0);
 }
@@ -447,32 +450,32 @@ fn local_atomics_change_memory() {
         memory.store(8, 40);
         let cookie = a.export(&memory, ExportOptions::new()).unwrap();
         assert_eq!(hand_over(&a, cookie, &b), cookie);
-        let places = b.alloc(24).unwrap();
-        let place = || places.slice(0..8);
+        let local = b.alloc(24).unwrap();
+        let result = || local.slice(0..8);
         let silent = |atomic| send_silent(&b, &a, atomic);
         let send = |atomic| send_done(&b, &a, atomic);
         for i in 0..20 {
-            let add = Atomic::fetch_add(place(), cookie, 2).at(8);
+            let add = Atomic::fetch_add(result(), cookie, 2).at(8);
             let sent = silent(add.notify().token(i)).unwrap();
             assert_eq!(ended(&b), (i, Status::Success));
-            assert_eq!((places.load(0), memory.load(8)), (40 + 2 * i, 42 + 2 * i));
+            assert_eq!((local.load(0), memory.load(8)), (40 + 2 * i, 42 + 2 * i));
             let id = sent.operation.unwrap();
             assert_eq!(b.try_barrier(addr(&a).ip(), id).unwrap(), id);
         }
         // With `remote_complete`, success is notified at once.
-        for (compare, there) in [(7, 80), (80, 1)] {
-            let swap = Atomic::compare_swap(place(), cookie, compare, 1).at(8);
+        for (compare, value) in [(7, 80), (80, 1)] {
+            let swap = Atomic::compare_swap(result(), cookie, compare, 1).at(8);
             send(swap.remote_complete().fence().token(compare));
             assert_eq!(message(&a).to_vec(), b"done");
             assert_eq!(ended(&b), (compare, Status::Success));
-            assert_eq!((places.load(0), memory.load(8)), (80, there));
+            assert_eq!((local.load(0), memory.load(8)), (80, value));
         }
-        let before = places.load(0);
-        let add = |at: u64| Atomic::fetch_add(place(), cookie, 1).at(at);
+        let before = local.load(0);
+        let add = |at: u64| Atomic::fetch_add(result(), cookie, 1).at(at);
         assert_eq!(rds::errno(&silent(add(4)).unwrap_err()), 14);
-        let crooked = Atomic::fetch_add(places.slice(4..12), cookie, 1);
+        let crooked = Atomic::fetch_add(local.slice(4..12), cookie, 1);
         assert_eq!(rds::errno(&silent(crooked).unwrap_err()), 14);
-        let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
+        let short = Atomic::fetch_add(local.slice(0..4), cookie, 1);
         assert_eq!(rds::errno(&silent(short).unwrap_err()), 22);
         // Operations rejected by a device: no value changes, and no message is delivered.
         let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
@@ -483,20 +486,20 @@ fn local_atomics_change_memory() {
         for (token, atomic) in (30..).zip([
             add(4096),
             add(u64::MAX - 7),
-            Atomic::fetch_add(place(), only, 1),
-            Atomic::fetch_add(place(), unexported, 1),
+            Atomic::fetch_add(result(), only, 1),
+            Atomic::fetch_add(result(), unexported, 1),
         ]) {
             let sent = send(atomic.token(token));
             assert_eq!(ended(&b), (token, Status::RemoteError));
             let barrier = b.try_barrier(addr(&a).ip(), sent.operation.unwrap());
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
-        assert_eq!((places.load(0), memory.load(8)), (before, 1));
-        check_write_then_atomic((&a, &memory), (&b, &places), [cookie, only]);
+        assert_eq!((local.load(0), memory.load(8)), (before, 1));
+        check_write_then_atomic((&a, &memory), (&b, &local), [cookie, only]);
         // A use-once export ends with a message after an RDMA operation, not after an atomic one.
         let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
         let exports = a.exports().unwrap();
-        send(Atomic::fetch_add(place(), once, 1).at(8));
+        send(Atomic::fetch_add(result(), once, 1).at(8));
         assert_eq!(message(&a).to_vec(), b"done");
         assert_eq!(ended(&b), (0, Status::Success));
         assert_eq!((a.exports().unwrap(), memory.load(8)), (exports, 1006));
@@ -514,15 +517,15 @@ fn local_and_remote_atomics_lose_no_addition() {
     let cookie = owner.export(&memory, ExportOptions::new()).unwrap();
     let to = addr(&owner);
     let add = |from: &Socket| {
-        let place = from.alloc(8).unwrap();
+        let result = from.alloc(8).unwrap();
         let mut last = None;
         for token in 0..EACH {
-            let add = Atomic::fetch_add(place.slice(0..8), cookie, 1);
+            let add = Atomic::fetch_add(result.slice(0..8), cookie, 1);
             let options = SendOptions::new().to(to);
             let options = options.atomic(add.notify().token(token)).silent();
             from.send_msg(&[], &options).unwrap();
             assert_eq!(ended(from), (token, Status::Success));
-            let before = place.load(0);
+            let before = result.load(0);
             assert!(last.is_none_or(|last| before > last), "{before} {last:?}");
             last = Some(before);
         }
@@ -541,9 +544,9 @@ fn operation_larger_than_send_queue_is_rejected() {
     let client = engine.socket().unwrap();
     client.bind_to(any()).unwrap();
     client.set_read_timeout(TEST_TIMEOUT);
-    let (server, beside) = (socket(other()), another_of(&client));
+    let (server, same_host) = (socket(other()), another_of(&client));
     let local = client.alloc(1024).unwrap();
-    for (peer, fits) in [(&server, false), (&beside, true)] {
+    for (peer, fits) in [(&server, false), (&same_host, true)] {
         let memory = peer.alloc(1024).unwrap();
         let cookie = peer.export(&memory, ExportOptions::new()).unwrap();
         hand_over(peer, cookie, &client);

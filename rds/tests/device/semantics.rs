@@ -227,11 +227,11 @@ fn congestion_of_slow_reader_blocks_senders() {
     assert_eq!(rds::errno(&err), 105);
     assert!(sent >= 21, "{sent}");
     // Another port of the host stays usable.
-    let beside = b.engine().socket().unwrap();
-    beside.set_read_timeout(TEST_TIMEOUT);
-    let at_beside = beside.bind_to(other()).unwrap();
-    a.send_to(b"beside", at_beside).unwrap();
-    assert!(matches!(beside.recv_event().unwrap(), Event::Message(_)));
+    let second = b.engine().socket().unwrap();
+    second.set_read_timeout(TEST_TIMEOUT);
+    let at_second = second.bind_to(other()).unwrap();
+    a.send_to(b"beside", at_second).unwrap();
+    assert!(matches!(second.recv_event().unwrap(), Event::Message(_)));
     a.set_write_timeout(Some(Duration::from_millis(200)));
     assert_eq!(number(a.send_to(&bytes, addr(&b))), 110);
     a.set_write_timeout(TEST_TIMEOUT);

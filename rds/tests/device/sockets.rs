@@ -135,10 +135,10 @@ fn own_time() -> Duration {
 /// `SO_BUSY_POLL`
 #[test]
 fn busy_poll_receives_the_same_messages() {
-    let looks = Duration::from_secs(3600);
-    let engine = EngineOptions::new().busy_poll(looks).start().unwrap();
+    let busy_poll = Duration::from_secs(3600);
+    let engine = EngineOptions::new().busy_poll(busy_poll).start().unwrap();
     let a = engine.socket().unwrap();
-    assert_eq!(a.busy_poll(), looks);
+    assert_eq!(a.busy_poll(), busy_poll);
     a.bind_to(any()).unwrap();
     let b = socket(SocketAddr::new(other().ip(), 0));
     assert_eq!(b.busy_poll(), Duration::ZERO);
@@ -157,17 +157,17 @@ fn busy_poll_receives_the_same_messages() {
             assert_eq!(a.recv_from(&mut [0; 8]).unwrap(), (round % 9, addr(&b)));
         }
     });
-    // `a` polls, `beside` follows, and the last message is local.
-    let (beside, third) = (another_of(&a), another_of(&a));
+    // `a` polls, `second` follows, and the last message is local.
+    let (second, third) = (another_of(&a), another_of(&a));
     thread::scope(|scope| {
         let looking = scope.spawn(|| a.recv_from(&mut [0; 8]).unwrap());
         let following = scope.spawn(|| {
-            let got = beside.recv_from(&mut [0; 8]).unwrap();
+            let got = second.recv_from(&mut [0; 8]).unwrap();
             third.send_to(b"hi", addr(&a)).unwrap();
             got
         });
         thread::sleep(Duration::from_millis(100));
-        b.send_to(b"four", addr(&beside)).unwrap();
+        b.send_to(b"four", addr(&second)).unwrap();
         assert_eq!(following.join().unwrap(), (4, addr(&b)));
         assert_eq!(looking.join().unwrap(), (2, addr(&third)));
     });
@@ -468,17 +468,17 @@ fn messages_held_by_the_application_stay_valid() {
     let sender = socket(other());
     let to = addr(&receiver);
     let echo = thread::spawn(move || {
-        let mut kept = Vec::new();
+        let mut messages = Vec::new();
         for _ in 0..MESSAGES {
             let Event::Message(message) = receiver.recv_event().unwrap() else {
                 panic!("there is nothing else");
             };
             receiver.send_to(&message.to_vec(), message.from()).unwrap();
-            kept.push(message);
+            messages.push(message);
         }
         // Unacknowledged messages must be sent before returning.
         assert_eq!(receiver.recv_from(&mut [0; 8]).unwrap().0, 0);
-        kept
+        messages
     });
     for number in 0..MESSAGES {
         sender.send_to(&number.to_le_bytes(), to).unwrap();
@@ -487,8 +487,8 @@ fn messages_held_by_the_application_stay_valid() {
         assert_eq!(answer[..len], number.to_le_bytes());
     }
     sender.send_to(&[], to).unwrap();
-    let kept = echo.join().unwrap();
-    for (number, message) in (0..MESSAGES).zip(kept) {
+    let messages = echo.join().unwrap();
+    for (number, message) in (0..MESSAGES).zip(messages) {
         assert_eq!(message.to_vec(), number.to_le_bytes(), "it stays as it was");
     }
     assert_eq!(counter(&engine, "conn_reset"), 0, "there are receives");

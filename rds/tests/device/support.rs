@@ -55,16 +55,16 @@ pub(crate) fn another_of(socket: &Socket) -> Socket {
 /// A second address of the device, another host to RDS.
 pub(crate) fn other() -> SocketAddr {
     static ADDED: Once = Once::new();
-    beside(77, &ADDED)
+    add_address(77, &ADDED)
 }
 
 /// A third address of the device.
 pub(crate) fn third() -> SocketAddr {
     static ADDED: Once = Once::new();
-    beside(78, &ADDED)
+    add_address(78, &ADDED)
 }
 
-fn beside(last: u8, added: &Once) -> SocketAddr {
+fn add_address(last: u8, added: &Once) -> SocketAddr {
     let [a, b, c, _] = local().octets();
     let ip = IpAddr::from([a, b, c, last]);
     added.call_once(|| add(ip, 24));

@@ -44,8 +44,8 @@ async fn task_wait_can_be_cancelled() {
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
     let b = AsyncSocket::new(b);
-    let nothing = timeout(Duration::from_millis(50), b.recv_event()).await;
-    assert!(nothing.is_err());
+    let received = timeout(Duration::from_millis(50), b.recv_event()).await;
+    assert!(received.is_err());
     a.send_to(b"hello", to).unwrap();
     let mut buf = [0; 16];
     let (len, from) = timeout(TEST_TIMEOUT, b.recv_from(&mut buf))

@@ -11,7 +11,7 @@ use rds::{Event, ExportOptions, Notification, Rdma, RdmaBuffer, SendOptions, Soc
 
 use crate::{
     TEST_TIMEOUT, addr, any,
-    bidirectional::{Over, everything_arrives},
+    bidirectional::{StopOnDrop, everything_arrives},
     counter, other, pattern,
     prober::{Answer, dial, proposal},
     socket,
@@ -19,12 +19,12 @@ use crate::{
 
 /// Replaces the connection to `b` at `a`, and disconnects. Messages of `a` sent meanwhile are lost.
 fn replace_connection(a: &Socket, b: &Socket) {
-    let (to, own) = (addr(a).ip(), addr(b).ip());
-    let data = proposal(own, to, 0).encode();
+    let (to, local) = (addr(a).ip(), addr(b).ip());
+    let data = proposal(local, to, 0).encode();
     // While dialing, `a` may reject the request; a request of `b` may even replace an accepted one.
     let until = Instant::now() + TEST_TIMEOUT.unwrap();
     let wire = loop {
-        match dial(own, to, &data, 0).and_then(Answer::accepted) {
+        match dial(local, to, &data, 0).and_then(Answer::accepted) {
             Ok(wire) => break wire,
             Err(err) => assert!(Instant::now() < until, "{err}"),
         }
@@ -82,42 +82,42 @@ fn operations_end_done_or_dropped_on_reconnect() {
     let export = |pages| client.export(pages, ExportOptions::new()).unwrap();
     let cookies: Vec<_> = memory.iter().map(export).collect();
     let local: Vec<_> = (0..AT_ONCE).map(|_| server.alloc(LEN).unwrap()).collect();
-    let begin = |place: usize, seed: u8| {
-        local[place].write(0, &pattern(LEN, seed));
-        let piece = vec![local[place].slice(0..LEN)];
-        let mut rdma = Rdma::write(piece, cookies[place]).notify();
+    let begin = |index: usize, seed: u8| {
+        local[index].write(0, &pattern(LEN, seed));
+        let piece = vec![local[index].slice(0..LEN)];
+        let mut rdma = Rdma::write(piece, cookies[index]).notify();
         if is_acknowledged(seed) {
             rdma = rdma.remote_complete();
         }
-        begin(&server, &client, rdma.token(place as u64));
+        begin(&server, &client, rdma.token(index as u64));
     };
-    let holds = |place: usize, seed: u8| holds(&memory[place], &pattern(LEN, seed));
-    let over = AtomicBool::new(false);
+    let holds = |index: usize, seed: u8| holds(&memory[index], &pattern(LEN, seed));
+    let stop = AtomicBool::new(false);
     // Seed of the operation in progress at each place.
     let mut seeds = [None; AT_ONCE];
     let mut ends = Ends::default();
     thread::scope(|scope| {
-        scope.spawn(|| replace_connections(&client, &server, &over));
-        let end = Over(&over);
+        scope.spawn(|| replace_connections(&client, &server, &stop));
+        let end = StopOnDrop(&stop);
         let (until, mut seed) = (Instant::now() + TEST_TIMEOUT.unwrap(), 0_u8);
         loop {
             assert!(Instant::now() < until, "{ends:?}");
             let goes_on = ends.done == 0 || ends.dropped == 0;
-            over.store(!goes_on, Relaxed);
-            for (place, under_way) in seeds.iter_mut().enumerate() {
+            stop.store(!goes_on, Relaxed);
+            for (index, under_way) in seeds.iter_mut().enumerate() {
                 if goes_on && under_way.is_none() {
                     seed = seed.wrapping_add(1);
-                    begin(place, seed);
+                    begin(index, seed);
                     *under_way = Some(seed);
                 }
             }
             if seeds.iter().all(Option::is_none) {
                 break;
             }
-            let (place, status) = ended(&server);
-            let seed = seeds[place].take().expect("it has ended before");
+            let (index, status) = ended(&server);
+            let seed = seeds[index].take().expect("it has ended before");
             assert!(
-                status != Status::Success || holds(place, seed),
+                status != Status::Success || holds(index, seed),
                 "a completed operation has no effect"
             );
             ends.count(seed, status);
@@ -125,10 +125,10 @@ fn operations_end_done_or_dropped_on_reconnect() {
         drop(end);
     });
     // The exports are still valid.
-    for place in 0..AT_ONCE {
-        begin(place, 201);
-        assert_eq!(ended(&server), (place, Status::Success));
-        assert!(holds(place, 201));
+    for index in 0..AT_ONCE {
+        begin(index, 201);
+        assert_eq!(ended(&server), (index, Status::Success));
+        assert!(holds(index, 201));
         ends.count(201, Status::Success);
     }
     // Each acknowledged operation has its message; any other may have.
@@ -151,9 +151,9 @@ fn begin(from: &Socket, to: &Socket, rdma: Rdma) {
 }
 
 fn holds(memory: &RdmaBuffer, bytes: &[u8]) -> bool {
-    let mut there = vec![0; bytes.len()];
-    memory.read(0, &mut there);
-    there == bytes
+    let mut stored = vec![0; bytes.len()];
+    memory.read(0, &mut stored);
+    stored == bytes
 }
 
 fn wait_until_acknowledged(socket: &Socket) {
@@ -162,9 +162,9 @@ fn wait_until_acknowledged(socket: &Socket) {
     }
 }
 
-/// Replaces the connection at both sides in turn, until `over`.
-fn replace_connections(a: &Socket, b: &Socket, over: &AtomicBool) {
-    while !over.load(Relaxed) {
+/// Replaces the connection at both sides in turn, until `stop`.
+fn replace_connections(a: &Socket, b: &Socket, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
         replace_connection(a, b);
         thread::sleep(Duration::from_millis(100));
         replace_connection(b, a);
@@ -182,7 +182,7 @@ fn ended(socket: &Socket) -> (usize, Status) {
     }
 }
 
-/// Number of messages before the message `over`.
+/// Number of messages before the message `stop`.
 fn messages_before_last(socket: &Socket) -> u32 {
     let mut got = 0;
     loop {

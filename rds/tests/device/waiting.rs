@@ -127,11 +127,11 @@ fn blocked_recv_delays_no_other_call() {
     // A connection, whose completion queue is armed.
     peer.send_to(&pattern(1, 4), addr(&a)).unwrap();
     receive(&a, 1, 4);
-    let over = AtomicBool::new(false);
+    let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             receive(&a, 2, 4);
-            over.store(true, Ordering::SeqCst);
+            ended.store(true, Ordering::SeqCst);
         });
         thread::sleep(ASLEEP);
         b.set_read_timeout(Some(Duration::from_millis(50)));
@@ -148,8 +148,8 @@ fn blocked_recv_delays_no_other_call() {
             b.send_to(&pattern(round, 6), addr(&peer)).unwrap();
             receive(&peer, round, 6);
         }
-        assert!(!over.load(Ordering::SeqCst));
+        assert!(!ended.load(Ordering::SeqCst));
         b.send_to(&pattern(2, 4), addr(&a)).unwrap();
     });
-    assert!(over.load(Ordering::SeqCst));
+    assert!(ended.load(Ordering::SeqCst));
 }

@@ -23,13 +23,13 @@ pub(crate) struct EarlyData {
 
 impl EarlyData {
     /// Requests a connection and moves the queue pair to RTS.
-    pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
+    pub(crate) fn dial(local: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
         let DialState {
             channel,
             queues,
             qp,
             private_data,
-        } = dial_by(own, peer, data, 64)?;
+        } = dial_by(local, peer, data, 64)?;
         match private_data {
             Event::ConnectResponse(response) => Ok(Self {
                 qp: bring_up(response.id(), qp)?,
@@ -58,10 +58,10 @@ impl EarlyData {
         })
     }
 
-    /// The first completion selected by `wanted`.
+    /// The first completion selected by `select`.
     fn pump<T>(
         &mut self,
-        wanted: impl Fn(&Completed<'_, Buf, Buf>, bool) -> Option<T>,
+        select: impl Fn(&Completed<'_, Buf, Buf>, bool) -> Option<T>,
     ) -> io::Result<T> {
         let until = Instant::now() + TEST_TIMEOUT;
         while Instant::now() < until {
@@ -70,7 +70,7 @@ impl EarlyData {
                 let completed = self.qp.complete(wc);
                 let completed =
                     completed.map_err(|_| io::Error::other("not of this queue pair"))?;
-                if let Some(found) = wanted(&completed, ok) {
+                if let Some(found) = select(&completed, ok) {
                     return Ok(found);
                 }
             }

@@ -36,7 +36,7 @@ pub(crate) const ROOM: usize = 5000;
 /// A host with one address and a listener.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    own: IpAddr,
+    local: IpAddr,
     channel: EventChannel,
     _listener: CmId<Listening>,
 }
@@ -83,8 +83,8 @@ fn odd(event: &Event) -> io::Error {
 }
 
 fn next(channel: &EventChannel, until: Instant) -> io::Result<Event> {
-    let left = until.saturating_duration_since(Instant::now());
-    let event = channel.wait_timeout(left)?;
+    let remaining = until.saturating_duration_since(Instant::now());
+    let event = channel.wait_timeout(remaining)?;
     event.ok_or_else(|| io::Error::other("no event of the connection manager"))
 }
 
@@ -108,13 +108,13 @@ fn bring_up<P: HasDevice>(
 
 impl Prober {
     /// Listens on the RDS port of an address.
-    pub(crate) fn new(own: IpAddr) -> io::Result<Self> {
+    pub(crate) fn new(local: IpAddr) -> io::Result<Self> {
         let channel = EventChannel::new()?;
         let mut id = channel.create_id()?;
-        id.bind(SocketAddr::new(own, family(own).port()))?;
+        id.bind(SocketAddr::new(local, family(local).port()))?;
         let listener = id.listen(64).map_err(verbs::Error::from)?;
         Ok(Self {
-            own,
+            local,
             channel,
             _listener: listener,
         })
@@ -122,12 +122,12 @@ impl Prober {
 
     /// Private data of a regular request.
     pub(crate) fn proposal(&self, peer: IpAddr, tos: u8) -> ConnectData {
-        proposal(self.own, peer, tos)
+        proposal(self.local, peer, tos)
     }
 
     /// Requests a connection.
     pub(crate) fn dial(&self, peer: IpAddr, data: &[u8]) -> io::Result<Answer> {
-        dial(self.own, peer, data, 64)
+        dial(self.local, peer, data, 64)
     }
 
     /// Accepts the next connection request with a regular reply.
@@ -153,7 +153,7 @@ impl Prober {
     fn take(&self, request: ConnectRequest, until: Instant) -> io::Result<Option<Wire>> {
         let private_data = request.param().private_data.clone();
         let proposal =
-            ConnectData::decode(&private_data, family(self.own)).map_err(io::Error::other)?;
+            ConnectData::decode(&private_data, family(self.local)).map_err(io::Error::other)?;
         let answer = proposal.answer(proposal.hosts).map_err(io::Error::other)?;
         let (queues, qp) = Queues::new(request.id(), 64)?;
         let key = request.id().key();
@@ -181,19 +181,19 @@ impl Prober {
 }
 
 /// Private data of a regular request.
-pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
-    let hosts = HostPair::new(own, peer).expect("addresses of one family");
+pub(crate) fn proposal(local: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
+    let hosts = HostPair::new(local, peer).expect("addresses of one family");
     ConnectData::proposal(hosts, tos)
 }
 
 /// Requests a connection from any local address, with `receives` posted receives.
-pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
+pub(crate) fn dial(local: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
     let DialState {
         channel,
         queues,
         qp,
         private_data,
-    } = dial_by(own, peer, data, receives)?;
+    } = dial_by(local, peer, data, receives)?;
     match private_data {
         Event::ConnectResponse(response) => {
             let private_data = response.param().private_data.clone();
@@ -225,10 +225,10 @@ struct DialState {
     private_data: Event,
 }
 
-fn dial_by(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<DialState> {
+fn dial_by(local: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<DialState> {
     let until = Instant::now() + TEST_TIMEOUT;
     let channel = EventChannel::new()?;
-    let id = resolve(&channel, own, peer, until)?;
+    let id = resolve(&channel, local, peer, until)?;
     let (queues, qp) = Queues::new(&id, receives)?;
     id.connect(&qp, &param(data)).map_err(verbs::Error::from)?;
     let private_data = next(&channel, until)?;
@@ -242,11 +242,11 @@ fn dial_by(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<
 
 fn resolve(
     channel: &EventChannel,
-    own: IpAddr,
+    local: IpAddr,
     peer: IpAddr,
     until: Instant,
 ) -> io::Result<CmId<RouteResolved>> {
-    let from = SocketAddr::new(own, 0);
+    let from = SocketAddr::new(local, 0);
     let to = SocketAddr::new(peer, family(peer).port());
     channel
         .create_id()?

@@ -95,12 +95,12 @@ impl Wire {
         if parts.peek().is_none() {
             return self.send(&head, true);
         }
-        let mut taken = true;
+        let mut accepted = true;
         while let Some(part) = parts.next() {
             let last = parts.peek().is_none();
-            taken &= self.send(&[&head, part].concat(), last)?;
+            accepted &= self.send(&[&head, part].concat(), last)?;
         }
-        Ok(taken)
+        Ok(accepted)
     }
 
     /// Acknowledges messages up to `ack`.
@@ -177,10 +177,10 @@ impl Wire {
     fn pump(&mut self, wait: Duration) -> io::Result<()> {
         let qp = self.connection.qp_mut();
         for wc in self.queues.cq.wait(Some(wait))? {
-            let whole = wc.ok().is_ok();
-            self.lost |= !whole;
+            let succeeded = wc.ok().is_ok();
+            self.lost |= !succeeded;
             match qp.complete(wc) {
-                Ok(Completed::Receive(done)) if whole => {
+                Ok(Completed::Receive(done)) if succeeded => {
                     self.received_frames.push_back(done.received()?.to_vec());
                     let mut work = done.into_work()?;
                     work.set_full();
