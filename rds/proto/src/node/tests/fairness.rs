@@ -237,6 +237,20 @@ fn request_without_resources_waits_for_the_end_of_another() {
     assert_eq!(node.poll(NOW, single), Some(Action::Reject(RequestId(0))));
 }
 
+/// The engine polls only busy connections.
+#[test]
+fn end_of_a_connection_makes_held_requests_busy() {
+    let mut node = with(|settings| settings.max_receives = INITIAL);
+    let id = connect(&mut node, NOW, host(0), 0);
+    let newcomer = send_request(&mut node, NOW, B, 0).unwrap();
+    assert_eq!(node.poll(NOW, newcomer), None, "it is held");
+    while node.busy().is_some() {}
+    close(&mut node, NOW, id);
+    let mut busy = std::iter::from_fn(|| node.busy());
+    assert!(busy.any(|id| id == newcomer));
+    accept(&mut node, NOW, newcomer);
+}
+
 #[test]
 fn held_request_is_rejected_after_one_second() {
     let mut node = with(|settings| settings.max_receives = INITIAL);
