@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use rustix::io::Errno;
 use verbs::mr::Memory;
 
-use super::{Socket, SocketPhase, os_error};
+use super::{Phase, Socket, os_error};
 use crate::{
     connection::Connection, datagram::RecvMeta, mapped::MappedBuffer, names::unmapped,
     stream::Stream, waiting::WaitMode,
@@ -78,19 +78,16 @@ impl Socket {
         loop {
             let state = self.lock();
             let connecting = match &state.phase {
-                SocketPhase::Connected(stream) => return Ok(Arc::clone(stream)),
-                SocketPhase::Connecting(connecting) => Arc::clone(connecting),
-                SocketPhase::Closed => return Err(os_error(Errno::BADF)),
-                SocketPhase::Failed => {
+                Phase::Connected(stream) => return Ok(Arc::clone(stream)),
+                Phase::Connecting(connecting) => Arc::clone(connecting),
+                Phase::Closed => return Err(os_error(Errno::BADF)),
+                Phase::Failed => {
                     drop(state);
                     // As for TCP, the first call reports the failed attempt.
                     let error = self.take_error();
                     return Err(error.unwrap_or_else(|| io::ErrorKind::NotConnected.into()));
                 }
-                SocketPhase::Idle(_)
-                | SocketPhase::Listening(_)
-                | SocketPhase::Ended(_)
-                | SocketPhase::Datagram(_) => {
+                Phase::Idle(_) | Phase::Listening(_) | Phase::Ended(_) | Phase::Datagram(_) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             };

@@ -113,7 +113,7 @@ pub enum SocketStats {
 
 #[derive(Debug)]
 struct SocketState {
-    phase: SocketPhase,
+    phase: Phase,
     choices: Choices,
     /// First unreported error.
     error: Option<i32>,
@@ -124,7 +124,7 @@ struct SocketState {
 }
 
 #[derive(Debug)]
-enum SocketPhase {
+enum Phase {
     /// Bound if there is an identifier.
     Idle(Option<CmId<Idle>>),
     Connecting(Arc<Connecting>),
@@ -149,17 +149,17 @@ fn os_error(errno: Errno) -> io::Error {
 }
 
 impl SocketState {
-    fn set_phase(&mut self, phase: SocketPhase) -> SocketPhase {
+    fn set_phase(&mut self, phase: Phase) -> Phase {
         let old = std::mem::replace(&mut self.phase, phase);
         // Wakers of this crate, which take no lock of a socket.
         self.tasks.iter().for_each(Waker::wake_by_ref);
         old
     }
 
-    fn fail(&mut self, error: &io::Error) -> SocketPhase {
+    fn fail(&mut self, error: &io::Error) -> Phase {
         // Only the first error is kept.
         self.error.get_or_insert(errno(error));
-        self.set_phase(SocketPhase::Failed)
+        self.set_phase(Phase::Failed)
     }
 }
 
@@ -176,12 +176,7 @@ impl Socket {
             ..Choices::default()
         };
         let engine = Engine::get()?;
-        Ok(Self::with_phase(
-            engine,
-            family,
-            SocketPhase::Idle(None),
-            choices,
-        ))
+        Ok(Self::with_phase(engine, family, Phase::Idle(None), choices))
     }
 
     /// Creates a datagram socket, like [`std::net::UdpSocket`].
@@ -215,16 +210,11 @@ impl Socket {
             ..Choices::default()
         };
         let datagram = DatagramSocket::new(&engine, family, choices.settings)?;
-        let phase = SocketPhase::Datagram(datagram);
+        let phase = Phase::Datagram(datagram);
         Ok(Self::with_phase(engine, family, phase, choices))
     }
 
-    fn with_phase(
-        engine: Arc<Engine>,
-        family: Family,
-        phase: SocketPhase,
-        choices: Choices,
-    ) -> Self {
+    fn with_phase(engine: Arc<Engine>, family: Family, phase: Phase, choices: Choices) -> Self {
         Self {
             engine,
             family,
@@ -258,16 +248,11 @@ impl Socket {
         }
         let poller = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         match &state.phase {
-            SocketPhase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
-            SocketPhase::Connected(stream) => {
-                watch(&poller, stream.connection().shared().descriptor()?)?
-            }
-            SocketPhase::Listening(listener) => watch(&poller, &**listener)?,
-            SocketPhase::Datagram(datagram) => watch(&poller, datagram.shared().descriptor()?)?,
-            SocketPhase::Idle(_)
-            | SocketPhase::Failed
-            | SocketPhase::Ended(_)
-            | SocketPhase::Closed => {}
+            Phase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
+            Phase::Connected(stream) => watch(&poller, stream.connection().shared().descriptor()?)?,
+            Phase::Listening(listener) => watch(&poller, &**listener)?,
+            Phase::Datagram(datagram) => watch(&poller, datagram.shared().descriptor()?)?,
+            Phase::Idle(_) | Phase::Failed | Phase::Ended(_) | Phase::Closed => {}
         }
         Ok(self.poller.get_or_init(|| poller))
     }
@@ -290,7 +275,7 @@ impl Socket {
 
     /// Applies the result of a finished connection attempt. Returns its error, if any.
     fn advance(&self, state: &mut SocketState) -> Option<io::Error> {
-        let SocketPhase::Connecting(connecting) = &state.phase else {
+        let Phase::Connecting(connecting) = &state.phase else {
             return None;
         };
         let result = connecting.take()?;
@@ -307,7 +292,7 @@ impl Socket {
         });
         match connected {
             Ok(stream) => {
-                state.set_phase(SocketPhase::Connected(Arc::new(stream)));
+                state.set_phase(Phase::Connected(Arc::new(stream)));
                 None
             }
             Err(err) => {
@@ -347,7 +332,7 @@ impl Socket {
             return datagram.bind(unmapped(addr));
         }
         let mut state = self.lock();
-        let SocketPhase::Idle(None) = state.phase else {
+        let Phase::Idle(None) = state.phase else {
             return Err(os_error(Errno::INVAL));
         };
         let addr = self.plain(addr, &state.choices, Errno::INVAL)?;
@@ -355,7 +340,7 @@ impl Socket {
         if let Err(err) = id.bind(addr) {
             return Err(self.bind_error(err.into(), addr));
         }
-        state.phase = SocketPhase::Idle(Some(id));
+        state.phase = Phase::Idle(Some(id));
         Ok(())
     }
 
@@ -386,10 +371,10 @@ impl Socket {
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let mut state = self.lock();
         let id = match &mut state.phase {
-            SocketPhase::Listening(_) => return Ok(()),
-            SocketPhase::Idle(id) => id.take(),
-            SocketPhase::Ended(id) => Some(id.take().ok_or_else(|| os_error(Errno::ADDRINUSE))?),
-            SocketPhase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
+            Phase::Listening(_) => return Ok(()),
+            Phase::Idle(id) => id.take(),
+            Phase::Ended(id) => Some(id.take().ok_or_else(|| os_error(Errno::ADDRINUSE))?),
+            Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
             _ => return Err(os_error(Errno::INVAL)),
         };
         let id = match id {
@@ -402,7 +387,7 @@ impl Socket {
         };
         let options = state.choices.options().backlog(backlog.max(1));
         if let Err(err) = options.check_memory(&id) {
-            state.set_phase(SocketPhase::Idle(Some(id)));
+            state.set_phase(Phase::Idle(Some(id)));
             return Err(err);
         }
         let local = id.local_addr();
@@ -413,7 +398,7 @@ impl Socket {
                 None => err,
             })?;
         self.watch(&listener)?;
-        state.set_phase(SocketPhase::Listening(Arc::new(listener)));
+        state.set_phase(Phase::Listening(Arc::new(listener)));
         drop(state);
         self.reflect(true);
         Ok(())
@@ -458,8 +443,8 @@ impl Socket {
             let (listener, choices) = {
                 let state = self.lock();
                 let listener = match &state.phase {
-                    SocketPhase::Listening(listener) => Arc::clone(listener),
-                    SocketPhase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
+                    Phase::Listening(listener) => Arc::clone(listener),
+                    Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
                     _ => return Err(os_error(Errno::INVAL)),
                 };
                 (listener, state.choices.clone())
@@ -467,7 +452,7 @@ impl Socket {
             if let Some(stream) = listener.try_accept()? {
                 let peer = self.name_of(stream.connection().peer_addr());
                 let stream = Arc::new(stream);
-                let phase = SocketPhase::Connected(Arc::clone(&stream));
+                let phase = Phase::Connected(Arc::clone(&stream));
                 let engine = Arc::clone(&self.engine);
                 let accepted = Self::with_phase(engine, self.family, phase, choices);
                 return match prepare(&accepted) {
@@ -476,7 +461,7 @@ impl Socket {
                         Ok((accepted, peer, prepared))
                     }
                     Err(err) => {
-                        drop(accepted.lock_raw().set_phase(SocketPhase::Closed));
+                        drop(accepted.lock_raw().set_phase(Phase::Closed));
                         listener.put_back(stream);
                         Err(err)
                     }
@@ -522,20 +507,20 @@ impl Socket {
             let mut state = self.lock();
             let peer = self.plain(peer, &state.choices, Errno::NETUNREACH)?;
             let id = match &mut state.phase {
-                SocketPhase::Idle(id) | SocketPhase::Ended(id) => id.take(),
+                Phase::Idle(id) | Phase::Ended(id) => id.take(),
                 // As for TCP, a blocking call waits for the attempt of an interrupted one.
-                SocketPhase::Connecting(connecting) if !self.is_nonblocking() => {
+                Phase::Connecting(connecting) if !self.is_nonblocking() => {
                     let connecting = Arc::clone(connecting);
                     drop(state);
                     return self.finish_connecting(&connecting);
                 }
-                SocketPhase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
-                SocketPhase::Connected(_) => return Err(os_error(Errno::ISCONN)),
-                SocketPhase::Failed => return Err(os_error(Errno::NOTCONN)),
-                SocketPhase::Listening(_) | SocketPhase::Datagram(_) => {
+                Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
+                Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
+                Phase::Failed => return Err(os_error(Errno::NOTCONN)),
+                Phase::Listening(_) | Phase::Datagram(_) => {
                     return Err(os_error(Errno::INVAL));
                 }
-                SocketPhase::Closed => return Err(os_error(Errno::BADF)),
+                Phase::Closed => return Err(os_error(Errno::BADF)),
             };
             let id = match id {
                 Some(id) if peer.is_ipv4() => self.bound_to_v4(id, &state.choices)?,
@@ -557,7 +542,7 @@ impl Socket {
                         Ok(connecting)
                     })
                     .inspect_err(|err| drop(state.fail(err)))?;
-            state.set_phase(SocketPhase::Connecting(Arc::clone(&connecting)));
+            state.set_phase(Phase::Connecting(Arc::clone(&connecting)));
             connecting
         };
         if self.is_nonblocking() {
@@ -574,8 +559,8 @@ impl Socket {
             return Err(err);
         }
         match (&state.phase, state.error) {
-            (SocketPhase::Connected(_), _) => Ok(()),
-            (SocketPhase::Failed, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            (Phase::Connected(_), _) => Ok(()),
+            (Phase::Failed, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
             _ => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
@@ -594,7 +579,7 @@ impl Socket {
     /// Returns the datagram socket, if this is one.
     pub(crate) fn datagram_socket(&self) -> Option<Arc<DatagramSocket>> {
         match &self.lock_raw().phase {
-            SocketPhase::Datagram(datagram) => Some(Arc::clone(datagram)),
+            Phase::Datagram(datagram) => Some(Arc::clone(datagram)),
             _ => None,
         }
     }
@@ -602,7 +587,7 @@ impl Socket {
     /// Returns the connected stream, if any.
     fn stream(&self) -> Option<Arc<Stream>> {
         match &self.lock().phase {
-            SocketPhase::Connected(stream) => Some(Arc::clone(stream)),
+            Phase::Connected(stream) => Some(Arc::clone(stream)),
             _ => None,
         }
     }
@@ -655,7 +640,7 @@ impl Socket {
     /// Stops listening; threads blocked in `accept` return. The socket stays bound.
     fn end_listening(&self) {
         let mut state = self.lock();
-        let SocketPhase::Listening(listener) = &state.phase else {
+        let Phase::Listening(listener) = &state.phase else {
             return;
         };
         listener.end();
@@ -663,7 +648,7 @@ impl Socket {
             id.bind(unmapped(listener.local_addr()?))?;
             Ok(id)
         });
-        let listener = state.set_phase(SocketPhase::Ended(rebound.ok()));
+        let listener = state.set_phase(Phase::Ended(rebound.ok()));
         drop(state);
         drop(listener);
         self.reflect(true);
@@ -676,13 +661,13 @@ impl Socket {
         let (old, linger) = {
             let mut state = self.lock_raw();
             let linger = state.choices.options().linger;
-            (state.set_phase(SocketPhase::Closed), linger)
+            (state.set_phase(Phase::Closed), linger)
         };
         self.reflection.end();
         match old {
-            SocketPhase::Datagram(datagram) => datagram.close(linger),
-            SocketPhase::Connecting(connecting) => connecting.cancel(),
-            SocketPhase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
+            Phase::Datagram(datagram) => datagram.close(linger),
+            Phase::Connecting(connecting) => connecting.cancel(),
+            Phase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
                 // Another thread is inside a call; the shutdown makes the call return.
                 drop(stream.connection().shut_down(Direction::Both));
             }
@@ -692,7 +677,7 @@ impl Socket {
 
     /// Drops the socket and delivers unsent data in the background.
     fn linger_in_background(self) {
-        if let SocketPhase::Connected(stream) = &self.lock_raw().phase {
+        if let Phase::Connected(stream) = &self.lock_raw().phase {
             stream.set_linger_in_background(true);
         }
     }
@@ -703,15 +688,15 @@ impl Socket {
     /// None today; a `Result` as in [`std::net`].
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let addr = match &self.lock().phase {
-            SocketPhase::Idle(Some(id)) | SocketPhase::Ended(Some(id)) => id.local_addr(),
-            SocketPhase::Connected(stream) => Some(stream.connection().local_addr()),
-            SocketPhase::Listening(listener) => listener.local_addr().ok(),
-            SocketPhase::Datagram(datagram) => datagram.local_addr().ok(),
-            SocketPhase::Idle(None)
-            | SocketPhase::Connecting(_)
-            | SocketPhase::Failed
-            | SocketPhase::Ended(None)
-            | SocketPhase::Closed => None,
+            Phase::Idle(Some(id)) | Phase::Ended(Some(id)) => id.local_addr(),
+            Phase::Connected(stream) => Some(stream.connection().local_addr()),
+            Phase::Listening(listener) => listener.local_addr().ok(),
+            Phase::Datagram(datagram) => datagram.local_addr().ok(),
+            Phase::Idle(None)
+            | Phase::Connecting(_)
+            | Phase::Failed
+            | Phase::Ended(None)
+            | Phase::Closed => None,
         };
         Ok(addr.map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr)))
     }

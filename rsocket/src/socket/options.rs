@@ -10,7 +10,7 @@ use std::{
 use cm::PathRecord;
 use rustix::io::Errno;
 
-use super::{Family, Socket, SocketPhase, SocketState, os_error};
+use super::{Family, Phase, Socket, SocketState, os_error};
 use crate::{
     errno::errno,
     options::Options,
@@ -117,8 +117,8 @@ impl Socket {
     fn settings(&self) -> Settings {
         let state = self.lock();
         match &state.phase {
-            SocketPhase::Connected(stream) => stream.settings(),
-            SocketPhase::Datagram(datagram) => datagram.settings(),
+            Phase::Connected(stream) => stream.settings(),
+            Phase::Datagram(datagram) => datagram.settings(),
             _ => state.choices.settings,
         }
     }
@@ -128,10 +128,7 @@ impl Socket {
             return datagram.set_settings(set);
         }
         self.change(|state| {
-            if !matches!(
-                state.phase,
-                SocketPhase::Idle(_) | SocketPhase::Listening(_)
-            ) {
+            if !matches!(state.phase, Phase::Idle(_) | Phase::Listening(_)) {
                 return Err(os_error(Errno::INVAL));
             }
             set(&mut state.choices.settings);
@@ -147,7 +144,7 @@ impl Socket {
     ) -> io::Result<MutexGuard<'_, SocketState>> {
         let mut state = self.lock();
         change(&mut state)?;
-        if let SocketPhase::Listening(listener) = &state.phase {
+        if let Phase::Listening(listener) = &state.phase {
             listener.set_options(&state.choices.options());
         }
         Ok(state)
@@ -160,7 +157,7 @@ impl Socket {
             Ok(())
         });
         let Ok(state) = changed else { return };
-        if let SocketPhase::Connected(stream) = &state.phase {
+        if let Phase::Connected(stream) = &state.phase {
             let (stream, options) = (Arc::clone(stream), state.choices.options());
             drop(state);
             apply(&stream, &options);
@@ -217,8 +214,8 @@ impl Socket {
     pub fn route(&self) -> io::Result<Vec<PathRecord>> {
         let state = self.lock();
         match &state.phase {
-            SocketPhase::Datagram(_) => Err(os_error(Errno::INVAL)),
-            SocketPhase::Connected(stream) => {
+            Phase::Datagram(_) => Err(os_error(Errno::INVAL)),
+            Phase::Connected(stream) => {
                 let stream = Arc::clone(stream);
                 drop(state);
                 Ok(stream.connection().route())
@@ -235,7 +232,7 @@ impl Socket {
     #[doc(alias = "RDMA_ROUTE")]
     pub fn set_route(&self, route: &[PathRecord]) -> io::Result<()> {
         let mut state = self.lock();
-        if route.is_empty() || !matches!(state.phase, SocketPhase::Idle(_)) {
+        if route.is_empty() || !matches!(state.phase, Phase::Idle(_)) {
             return Err(os_error(Errno::INVAL));
         }
         state.choices.route = route.to_vec();
@@ -431,21 +428,21 @@ impl Socket {
 
     /// Whether the socket is listening.
     pub fn is_listening(&self) -> bool {
-        matches!(self.lock().phase, SocketPhase::Listening(_))
+        matches!(self.lock().phase, Phase::Listening(_))
     }
 
     /// Whether the socket is or has been connected; for datagrams, whether a peer is set.
     pub fn is_connected(&self) -> bool {
         match &self.lock().phase {
-            SocketPhase::Connected(_) => true,
-            SocketPhase::Datagram(datagram) => datagram.peer_addr().is_some(),
+            Phase::Connected(_) => true,
+            Phase::Datagram(datagram) => datagram.peer_addr().is_some(),
             _ => false,
         }
     }
 
     /// Whether a connection attempt is in progress.
     pub fn is_connecting(&self) -> bool {
-        matches!(self.lock().phase, SocketPhase::Connecting(_))
+        matches!(self.lock().phase, Phase::Connecting(_))
     }
 
     /// Whether this is a [datagram socket](Self::datagram).
@@ -468,7 +465,7 @@ impl Socket {
 
     /// Whether the socket has been [closed](Self::close).
     pub fn is_closed(&self) -> bool {
-        matches!(self.lock_raw().phase, SocketPhase::Closed)
+        matches!(self.lock_raw().phase, Phase::Closed)
     }
 
     /// Takes the first error since the last call, as an OS error.
@@ -479,7 +476,7 @@ impl Socket {
         }
         let mut state = self.lock();
         let failed = match &state.phase {
-            SocketPhase::Connected(stream) => stream.take_error().map(|err| errno(&err)),
+            Phase::Connected(stream) => stream.take_error().map(|err| errno(&err)),
             _ => None,
         };
         // The failure of a connection is reported once.

@@ -9,7 +9,7 @@ use std::{
 
 use verbs::waiting::EventFd;
 
-use super::{Socket, SocketPhase, poll::FAILED};
+use super::{Phase, Socket, poll::FAILED};
 use crate::{
     connection::Connection,
     datagram::DatagramSocket,
@@ -68,16 +68,16 @@ impl SocketSource {
 impl Socket {
     pub(super) fn event_source(&self) -> SocketSource {
         match &self.lock().phase {
-            SocketPhase::Idle(_) => SocketSource::Quiet,
-            SocketPhase::Connecting(connecting) => {
+            Phase::Idle(_) => SocketSource::Quiet,
+            Phase::Connecting(connecting) => {
                 SocketSource::Connecting(Arc::clone(connecting.event_fd()))
             }
-            SocketPhase::Listening(listener) => SocketSource::Listening(Arc::clone(listener)),
-            SocketPhase::Connected(stream) => SocketSource::Stream(Arc::clone(stream.connection())),
-            SocketPhase::Datagram(datagram) => SocketSource::Datagram(Arc::clone(datagram)),
-            SocketPhase::Failed => SocketSource::Failed,
-            SocketPhase::Ended(_) => SocketSource::Ended,
-            SocketPhase::Closed => SocketSource::Closed,
+            Phase::Listening(listener) => SocketSource::Listening(Arc::clone(listener)),
+            Phase::Connected(stream) => SocketSource::Stream(Arc::clone(stream.connection())),
+            Phase::Datagram(datagram) => SocketSource::Datagram(Arc::clone(datagram)),
+            Phase::Failed => SocketSource::Failed,
+            Phase::Ended(_) => SocketSource::Ended,
+            Phase::Closed => SocketSource::Closed,
         }
     }
 }

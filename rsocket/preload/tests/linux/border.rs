@@ -195,7 +195,7 @@ fn thread_behind_another_reader_is_cancelled() {
 /// `setuid` and its kin make their system call in every thread of the process.
 #[test]
 fn change_of_user_ids_does_not_wait_for_a_blocked_call() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     for kind in [Tcp, Rdma] {
         let [client, server] = connected(kind);
         let fd = server.0;

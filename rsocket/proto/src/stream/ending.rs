@@ -5,7 +5,7 @@ use crate::Control;
 
 /// Connection phase seen by the other modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum EndingPhase {
     Connected,
     Disconnected,
     Failed(Failure),
@@ -40,7 +40,7 @@ pub struct Readiness {
 /// Open directions and pending shutdown messages.
 #[derive(Debug)]
 pub(super) struct Ending {
-    phase: Phase,
+    phase: EndingPhase,
     readable: bool,
     writable: bool,
     /// Reading has been shut down: received data is discarded.
@@ -54,7 +54,7 @@ pub(super) struct Ending {
 impl Default for Ending {
     fn default() -> Self {
         Self {
-            phase: Phase::Connected,
+            phase: EndingPhase::Connected,
             readable: true,
             writable: true,
             shut_to_reading: false,
@@ -65,7 +65,7 @@ impl Default for Ending {
 }
 
 impl Ending {
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> EndingPhase {
         self.phase
     }
 
@@ -94,9 +94,9 @@ impl Ending {
         self.peer_disconnected
     }
 
-    fn leave(&mut self, phase: Phase) {
+    fn leave(&mut self, phase: EndingPhase) {
         // Only the first end is recorded.
-        if self.phase == Phase::Connected {
+        if self.phase == EndingPhase::Connected {
             self.phase = phase;
         }
         self.readable = false;
@@ -104,11 +104,11 @@ impl Ending {
     }
 
     pub(super) fn disconnected(&mut self) {
-        self.leave(Phase::Disconnected);
+        self.leave(EndingPhase::Disconnected);
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
-        self.leave(Phase::Failed(failure));
+        self.leave(EndingPhase::Failed(failure));
     }
 
     /// Handles a lost peer: a failure, unless both directions had ended.
@@ -141,7 +141,7 @@ impl Ending {
     }
 
     pub(super) fn shut_down(&mut self, direction: Direction) {
-        if self.phase != Phase::Connected {
+        if self.phase != EndingPhase::Connected {
             return;
         }
         let (was_readable, was_writable) = (self.readable, self.writable);
@@ -201,22 +201,22 @@ mod tests {
         let mut ending = Ending::default();
         ending.handle_control(Control::Shutdown);
         assert!(!ending.is_readable() && ending.is_writable());
-        assert_eq!(ending.phase(), Phase::Connected);
+        assert_eq!(ending.phase(), EndingPhase::Connected);
         // Both directions have ended.
         ending.shut_down(Direction::Write);
         assert_eq!(ending.take_pending_control(), Some(Control::Disconnect));
 
         let (mut ending, _) = shut(&[Direction::Write]);
         ending.handle_control(Control::Shutdown);
-        assert_eq!(ending.phase(), Phase::Disconnected);
+        assert_eq!(ending.phase(), EndingPhase::Disconnected);
 
         let mut ending = Ending::default();
         for ignored in [Control::KeepAlive, Control::Unknown(0x77)] {
             ending.handle_control(ignored);
-            assert_eq!(ending.phase(), Phase::Connected);
+            assert_eq!(ending.phase(), EndingPhase::Connected);
         }
         ending.handle_control(Control::Disconnect);
-        assert_eq!(ending.phase(), Phase::Disconnected);
+        assert_eq!(ending.phase(), EndingPhase::Disconnected);
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         let mut ending = Ending::default();
         ending.shut_down(Direction::Write);
         ending.handle_control(Control::Shutdown);
-        assert_eq!(ending.phase(), Phase::Connected);
+        assert_eq!(ending.phase(), EndingPhase::Connected);
         assert_eq!(ending.take_pending_control(), Some(Control::Disconnect));
         // Data in flight still counts, unless the peer has disconnected.
         assert!(!ending.peer_disconnected());
@@ -236,13 +236,13 @@ mod tests {
     fn connection_lost_after_disconnect_is_no_failure() {
         let mut ending = Ending::default();
         ending.lost();
-        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        assert_eq!(ending.phase(), EndingPhase::Failed(Failure::Lost));
         let (mut ending, _) = shut(&[Direction::Both]);
         ending.lost();
-        assert_eq!(ending.phase(), Phase::Disconnected);
+        assert_eq!(ending.phase(), EndingPhase::Disconnected);
         // The first end is kept.
         ending.fail(Failure::Send);
-        assert_eq!(ending.phase(), Phase::Disconnected);
+        assert_eq!(ending.phase(), EndingPhase::Disconnected);
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
             ending.lost();
             assert_eq!(
                 ending.phase(),
-                Phase::Failed(Failure::Lost),
+                EndingPhase::Failed(Failure::Lost),
                 "{direction:?}"
             );
         }
@@ -260,12 +260,12 @@ mod tests {
         let mut ending = Ending::default();
         ending.handle_control(Control::Shutdown);
         ending.lost();
-        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        assert_eq!(ending.phase(), EndingPhase::Failed(Failure::Lost));
         assert!(!ending.is_readable() && !ending.is_writable());
         // Both sides have shut down their direction.
         let (mut ending, _) = shut(&[Direction::Write]);
         ending.handle_control(Control::Shutdown);
         ending.lost();
-        assert_eq!(ending.phase(), Phase::Disconnected);
+        assert_eq!(ending.phase(), EndingPhase::Disconnected);
     }
 }

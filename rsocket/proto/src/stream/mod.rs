@@ -19,7 +19,7 @@ mod targets;
 
 use super::{ByteOrder, ConnectData, Control, Mapping, Message, Target};
 pub use ending::{Direction, Readiness};
-use ending::{Ending, Phase};
+use ending::{Ending, EndingPhase};
 pub use failure::{Failure, Violation};
 use iomap::{LocalMappings, PeerMappings};
 pub use iomap::{MapError, Placement};
@@ -185,7 +185,7 @@ impl Stream {
     /// Call repeatedly until `None`, after [`consume`](Self::consume), [`sent`](Self::sent) and
     /// [`received`](Self::received).
     pub fn control(&mut self) -> Option<Outgoing> {
-        if self.ending.phase() != Phase::Connected {
+        if self.ending.phase() != EndingPhase::Connected {
             return None;
         }
         if let Some(update) = self.receiving.update_due() {
@@ -256,7 +256,7 @@ impl Stream {
 
     /// Whether messages can still be exchanged.
     pub fn is_connected(&self) -> bool {
-        self.ending.phase() == Phase::Connected
+        self.ending.phase() == EndingPhase::Connected
     }
 
     /// Whether a waiting reader, or writer if `write`, depends on send completions: data waits for room on
@@ -273,8 +273,8 @@ impl Stream {
     /// Returns the failure, if any.
     pub fn failure(&self) -> Option<Failure> {
         match self.ending.phase() {
-            Phase::Failed(failure) => Some(failure),
-            Phase::Connected | Phase::Disconnected => None,
+            EndingPhase::Failed(failure) => Some(failure),
+            EndingPhase::Connected | EndingPhase::Disconnected => None,
         }
     }
 
@@ -285,7 +285,7 @@ impl Stream {
 
     /// Returns the operations possible without blocking.
     pub fn readiness(&self) -> Readiness {
-        let ended = self.ending.phase() != Phase::Connected;
+        let ended = self.ending.phase() != EndingPhase::Connected;
         Readiness {
             readable: self.unread() > 0 || !self.ending.is_readable(),
             writable: ended || !self.ending.is_writable() || self.can_send(),
