@@ -64,7 +64,7 @@ impl Posted {
 impl Posted {
     /// Returns the slot to its message. Returns the tag, and whether the request was the last of
     /// its operation.
-    pub(crate) fn give_back(work: SendWork) -> (Tag, bool) {
+    pub(crate) fn release(work: SendWork) -> (Tag, bool) {
         let With {
             work: (slot, _),
             context:
@@ -77,7 +77,7 @@ impl Posted {
         if let Some(((mut message, at), slot)) = message.zip(slot) {
             // A payload with a single owner is finished; its slot goes back to the pool.
             if Arc::get_mut(&mut message).is_none() {
-                message.give_back(at, slot);
+                message.return_slot(at, slot);
             }
         }
         (tag, !partial)

@@ -133,7 +133,7 @@ impl Outbound {
     }
 
     /// Returns the slot of a frame whose request has completed.
-    pub(crate) fn give_back(&self, at: u32, slot: PoolBuf) {
+    pub(crate) fn return_slot(&self, at: u32, slot: PoolBuf) {
         let index = (at / FRAGMENT) as usize;
         if let Some(frame) = self.lock().get_mut(index) {
             *frame = Some(FrameBody::Slot(slot));
@@ -141,21 +141,21 @@ impl Outbound {
     }
 
     /// Moves the bodies of an unsent message to the heap, unless their device is among `devices`.
-    pub(crate) fn keep_to(&self, devices: &[Arc<Device>]) {
+    pub(crate) fn restrict_to(&self, devices: &[Arc<Device>]) {
         // All bodies were copied for the same device.
         let pd = match self.lock().first() {
             Some(Some(FrameBody::Slot(slot))) => slot.pool().pd().clone(),
             _ => return,
         };
         if !devices.iter().any(|device| device.pd == pd) {
-            self.leave(&pd);
+            self.copy_off_device(&pd);
         }
     }
 
     /// Moves bodies out of slots of a removed device, once the device has released them.
-    pub(crate) fn leave(&self, pd: &ProtectionDomain) {
+    pub(crate) fn copy_off_device(&self, pd: &ProtectionDomain) {
         for body in self.lock().iter_mut().flatten() {
-            body.leave(pd);
+            body.copy_off_device(pd);
         }
     }
 

@@ -139,7 +139,7 @@ impl FrameBody {
     }
 
     /// Copies the body to the heap if its slot belongs to the removed device of `pd`.
-    pub(crate) fn leave(&mut self, pd: &ProtectionDomain) {
+    pub(crate) fn copy_off_device(&mut self, pd: &ProtectionDomain) {
         if let Self::Slot(slot) = self
             && slot.pool().pd() == pd
         {

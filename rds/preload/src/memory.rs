@@ -95,7 +95,7 @@ pub(crate) fn check_place<T>(at: *const T) -> io::Result<()> {
     check(at.cast(), size_of::<T>(), Access::Write)
 }
 
-/// Fails unless an address can be [given](give) at `at`, before a call that cannot be undone.
+/// Fails unless an address can be [given](write_out) at `at`, before a call that cannot be undone.
 ///
 /// # Errors
 /// - `EFAULT`, or `EINVAL` for a negative length.
@@ -200,7 +200,11 @@ pub(crate) unsafe fn scatter<'a>(
 ///
 /// # Safety
 /// `len` is null or valid, and `at` is null or points to `len` writable bytes.
-pub(crate) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
+pub(crate) unsafe fn write_out(
+    value: &[u8],
+    at: *mut c_void,
+    len: *mut socklen_t,
+) -> io::Result<()> {
     if len.is_null() && at.is_null() {
         return Ok(());
     }
@@ -303,7 +307,7 @@ mod tests {
         // An address that cannot be given leaves the length.
         let mut len: socklen_t = 4;
         // SAFETY: not used otherwise.
-        let stored = unsafe { give(&[1, 2, 3, 4], pages.page(1), &raw mut len) };
+        let stored = unsafe { write_out(&[1, 2, 3, 4], pages.page(1), &raw mut len) };
         assert_eq!((errno(stored), len), (bad, 4));
     }
 }

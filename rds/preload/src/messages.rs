@@ -12,7 +12,7 @@ use rds::{
 use crate::{
     address,
     control::{ControlWriter, SendControl},
-    memory::{bytes, bytes_mut, check_place, check_room, gather, give, scatter, value},
+    memory::{bytes, bytes_mut, check_place, check_room, gather, scatter, value, write_out},
     sockets::raw,
     table::{SocketEntry, find, may_find, with},
 };
@@ -248,7 +248,7 @@ unsafe fn receive_msg(entry: &SocketEntry, msg: *mut msghdr, flags: c_int) -> io
     match outcome.from {
         Some(from) if !msg.msg_name.is_null() => {
             // SAFETY: as the caller promises.
-            unsafe { give(&from, msg.msg_name, &raw mut msg.msg_namelen) }?;
+            unsafe { write_out(&from, msg.msg_name, &raw mut msg.msg_namelen) }?;
         }
         _ => msg.msg_namelen = 0,
     }
@@ -279,7 +279,7 @@ unsafe fn receive_from(
     if !from.is_null() {
         let name = outcome.from.unwrap_or_default();
         // SAFETY: as the caller promises.
-        unsafe { give(&name, from.cast(), from_len) }?;
+        unsafe { write_out(&name, from.cast(), from_len) }?;
     }
     Ok(length(outcome.len))
 }

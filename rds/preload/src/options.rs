@@ -12,7 +12,7 @@ use rds::{
 use crate::{
     address, binding,
     control::{export, free, to_os_error},
-    memory::{self, bytes, bytes_mut, check_place, give},
+    memory::{self, bytes, bytes_mut, check_place, write_out},
     sockets::AF_RDS,
     table::{SocketEntry, find, may_find, trying, with},
 };
@@ -249,7 +249,7 @@ unsafe fn get(
         return Err(os(libc::EINVAL));
     }
     // SAFETY: as the caller promises.
-    unsafe { give(&got, value, len) }?;
+    unsafe { write_out(&got, value, len) }?;
     Ok(0)
 }
 

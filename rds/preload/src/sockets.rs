@@ -13,7 +13,7 @@ use rds::{Engine, Interest, Socket};
 use crate::{
     address::{self, UNSPECIFIED},
     binding,
-    memory::{bytes, give},
+    memory::{bytes, write_out},
     table::{SOCKETS, SocketEntry, find, may_find, run, with},
 };
 
@@ -108,7 +108,7 @@ unsafe fn name_of(
     let name = is_bound.then(|| encode(name));
     let name = name.as_deref().unwrap_or(&UNSPECIFIED);
     // SAFETY: as the caller promises.
-    unsafe { give(name, addr.cast(), len) }?;
+    unsafe { write_out(name, addr.cast(), len) }?;
     Ok(0)
 }
 
@@ -119,7 +119,7 @@ unsafe fn peer_of(
 ) -> io::Result<c_int> {
     let peer = entry.socket.peer_addr()?;
     // SAFETY: as the caller promises.
-    unsafe { give(&encode(peer), addr.cast(), len) }?;
+    unsafe { write_out(&encode(peer), addr.cast(), len) }?;
     Ok(0)
 }
 

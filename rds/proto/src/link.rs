@@ -198,7 +198,7 @@ impl Link {
 
     /// Holds an accepted request again, because resources are missing. Returns whether the attempt
     /// was the current one, which then needs no close.
-    pub fn hold(&mut self, now: Duration, attempt: Attempt, request: RequestId) -> bool {
+    pub fn defer(&mut self, now: Duration, attempt: Attempt, request: RequestId) -> bool {
         let is_current = matches!(
             self.state,
             LinkState::Connecting { attempt: this, dialled: false, .. } if this == attempt

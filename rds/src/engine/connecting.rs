@@ -140,7 +140,7 @@ impl EngineState {
             let ready = match ready {
                 Err(error) if is_exhaustion(&error) => {
                     return shared.change(|state, now| {
-                        state.hold(now, id, (name, request), &error);
+                        state.defer(now, id, (name, request), &error);
                     });
                 }
                 ready => ready.map_err(|error| (Failure::Lost, error.into())),
@@ -156,7 +156,7 @@ impl EngineState {
 
     /// Handles the lack of resources for the request of a peer: the request is held until another
     /// connection has ended, or rejected.
-    fn hold(
+    fn defer(
         &mut self,
         now: Duration,
         id: ConnectionId,
@@ -283,7 +283,7 @@ impl EngineState {
         match destroyed {
             Ok(leftover) => {
                 for work in leftover {
-                    Posted::give_back(work);
+                    Posted::release(work);
                 }
                 self.node.closed(now, id, conn.attempt);
             }

@@ -127,7 +127,7 @@ impl<R> Exports<R> {
 impl Exports {
     /// Ends all exports on a removed device, and returns them.
     #[must_use]
-    pub(super) fn leave(&mut self, pd: &ProtectionDomain) -> Vec<Exported> {
+    pub(super) fn remove_device(&mut self, pd: &ProtectionDomain) -> Vec<Exported> {
         let all = self.0.values_mut();
         let removed =
             all.flat_map(|exports| exports.extract_if(|_, exported| exported.region.pd() == pd));

@@ -103,7 +103,7 @@ impl EngineState {
     /// opened again when it returns.
     pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
         self.listeners.forget_device(&lost);
-        let exports = self.exports.leave(&lost.pd);
+        let exports = self.exports.remove_device(&lost.pd);
         self.reap(exports);
         self.transport.remove_device(lost);
     }
@@ -116,10 +116,11 @@ impl EngineState {
             let connections: Vec<ConnectionId> = self.node.connections().collect();
             for id in connections {
                 self.node.give_up(id, |payload| payload.needs(&device.pd));
-                self.node.payloads(id, |payload| payload.leave(&device.pd));
+                self.node
+                    .payloads(id, |payload| payload.copy_off_device(&device.pd));
             }
             for body in self.node.bodies_mut() {
-                body.leave(&device.pd);
+                body.copy_off_device(&device.pd);
             }
             // Destroys the completion queues.
             self.unlocked(|_| drop(device));

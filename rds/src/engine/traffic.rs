@@ -132,7 +132,7 @@ impl Transport {
         let refused = refused.map(|Refused { value, error }| {
             failed = true;
             for work in value {
-                Posted::give_back(work);
+                Posted::release(work);
             }
             error
         });
@@ -155,14 +155,14 @@ fn sent(node: &mut Protocol, id: ConnectionId, conn: &mut IbConnection, wc: Work
     };
     let status = wc.status();
     let done = resources.qp.complete_each(wc, |earlier| {
-        if let (tag, true) = Posted::give_back(earlier) {
+        if let (tag, true) = Posted::release(earlier) {
             node.completed(id, tag, Completion::Success);
         }
     });
     let Ok(done) = done else {
         return;
     };
-    let (tag, is_last) = Posted::give_back(done.into_parts().1);
+    let (tag, is_last) = Posted::release(done.into_parts().1);
     let mut result = outcome(status);
     if !is_last {
         if status != WcStatus::SUCCESS {
@@ -287,7 +287,7 @@ fn push(
                 send = send.fenced();
             }
             push!(batch, signaled, send).map_err(|refused| {
-                Posted::give_back(refused.value.into_work());
+                Posted::release(refused.value.into_work());
                 refused.error
             })
         }

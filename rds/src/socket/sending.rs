@@ -306,7 +306,7 @@ impl Socket {
             urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, Arc::new(payload))
         };
-        draft.payload.keep_to(state.devices());
+        draft.payload.restrict_to(state.devices());
         self.submit(state, draft, options)
     }
 
@@ -354,7 +354,7 @@ impl Socket {
                 return Err(socket_error(refused.error));
             }
             state = self.engine.inner().wait(state, self.id, &mut mode)?;
-            draft.payload.keep_to(state.devices());
+            draft.payload.restrict_to(state.devices());
         }
     }
 

@@ -56,7 +56,7 @@ impl Queues {
     }
 
     /// Counts a poll. Returns whether the poll should fail.
-    fn look(&mut self, cq: usize, count: i32) -> bool {
+    fn count_poll(&mut self, cq: usize, count: i32) -> bool {
         if count == 1 {
             // Only a new queue is polled for one completion.
             self.destroyed.extend(self.broken.remove(&cq));
@@ -79,7 +79,7 @@ impl Queues {
 unsafe extern "C" fn poll_or_fail(cq: *mut ffi::ibv_cq, count: i32, wc: *mut ffi::ibv_wc) -> i32 {
     let poll = POLL.get().copied();
     match poll {
-        Some(poll) if !with(|queues| queues.look(cq.addr(), count)) => {
+        Some(poll) if !with(|queues| queues.count_poll(cq.addr(), count)) => {
             // SAFETY: guaranteed by the caller.
             unsafe { poll(cq, count, wc) }
         }

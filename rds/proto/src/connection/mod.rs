@@ -373,10 +373,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Cancels unacknowledged messages of a socket to a port, or to all ports.
     pub fn cancel(&mut self, owner: SocketId, to: Option<u16>) {
-        self.sending
-            .take_back(MessageOutcome::Cancelled, |message| {
-                message.owner == owner && to.is_none_or(|to| message.to == to)
-            });
+        self.sending.withdraw(MessageOutcome::Cancelled, |message| {
+            message.owner == owner && to.is_none_or(|to| message.to == to)
+        });
     }
 
     /// Handles the end of the RDMA connection. Messages of several frames are ignored from then on,
@@ -391,7 +390,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Gives up messages with unusable payloads.
     pub fn give_up(&mut self, which: impl Fn(&P) -> bool) {
-        self.sending.take_back(MessageOutcome::Dropped, |message| {
+        self.sending.withdraw(MessageOutcome::Dropped, |message| {
             which(&message.draft.payload)
         });
     }

@@ -350,7 +350,7 @@ impl<P> Queue<P> {
             .outcome
             .or(entry.is_silent().then_some(MessageOutcome::Done));
         if let Some(outcome) = ended {
-            self.leave(at, outcome);
+            self.finish_at(at, outcome);
         }
     }
 
@@ -396,14 +396,14 @@ impl<P> Queue<P> {
             if !self.is_over(front) {
                 break;
             }
-            self.leave(0, MessageOutcome::Done);
+            self.finish_at(0, MessageOutcome::Done);
         }
         self.handled = 0;
     }
 
     /// Removes an entry. The message finishes now, or after its completions if the caller needs
     /// them.
-    fn leave(&mut self, at: usize, outcome: MessageOutcome) {
+    fn finish_at(&mut self, at: usize, outcome: MessageOutcome) {
         let Some(mut entry) = self.entries.remove(at) else {
             return;
         };
@@ -511,7 +511,7 @@ impl<P> Queue<P> {
 
     /// Removes the messages selected by `which`. A partially posted message, `current`, is sent
     /// completely first.
-    pub(super) fn take_back(
+    pub(super) fn withdraw(
         &mut self,
         current: Option<u64>,
         outcome: MessageOutcome,
@@ -528,7 +528,7 @@ impl<P> Queue<P> {
                 entry.matters = true;
                 at += 1;
             } else {
-                self.leave(at, outcome);
+                self.finish_at(at, outcome);
             }
         }
     }
@@ -557,10 +557,10 @@ impl<P> Queue<P> {
             };
             entry.in_flight = 0;
             if entry.outcome.is_some() {
-                self.leave(at, MessageOutcome::Cancelled);
+                self.finish_at(at, MessageOutcome::Cancelled);
             } else if entry.has_operation() {
                 // Repeating an operation may be harmful.
-                self.leave(at, MessageOutcome::Dropped);
+                self.finish_at(at, MessageOutcome::Dropped);
             } else {
                 entry.flags |= Flags::RETRANSMITTED | Flags::ACK_REQUIRED;
                 at += 1;

@@ -273,12 +273,12 @@ impl<P> Sending<P> {
         }
     }
 
-    pub(super) fn take_back(
+    pub(super) fn withdraw(
         &mut self,
         outcome: MessageOutcome,
         which: impl Fn(&Message<P>) -> bool,
     ) {
-        self.queue.take_back(self.sending(), outcome, which);
+        self.queue.withdraw(self.sending(), outcome, which);
     }
 
     /// Handles an acknowledgement; `false` if it exceeds the posted messages.

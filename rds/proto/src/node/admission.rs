@@ -230,7 +230,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             self.displace(host, Some(id));
             return false;
         };
-        if !peer.link.hold(now, attempt, request) {
+        if !peer.link.defer(now, attempt, request) {
             return false;
         }
         peer.receives = 0;

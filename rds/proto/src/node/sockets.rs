@@ -516,7 +516,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let event = socket.receive();
         if let Some(Event::Message(delivery)) = &event {
             let congestion = socket.congestion();
-            self.leave(delivery.connection, delivery.len);
+            self.uncount_waiting(delivery.connection, delivery.len);
             self.delivered(id, congestion);
         }
         Ok(event)
@@ -524,7 +524,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Subtracts a received message from the accounting of its connection.
     #[inline]
-    fn leave(&mut self, from: Option<ConnectionId>, len: u32) {
+    fn uncount_waiting(&mut self, from: Option<ConnectionId>, len: u32) {
         let Some(from) = from else { return };
         let cost = Delivery::<B>::cost(len);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(cost);
@@ -555,7 +555,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         self.counters.delivered += 1;
         let congestion = socket.congestion();
-        self.leave(from, len);
+        self.uncount_waiting(from, len);
         self.set_congestion(id, congestion);
         // One move, to the caller's place.
         Ok(self.get_mut(id)?.take_message())
@@ -657,7 +657,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.send_blocked.remove(&id);
         if let Some(socket) = self.sockets.remove(&id) {
             for delivery in socket.messages() {
-                self.leave(delivery.connection, delivery.len);
+                self.uncount_waiting(delivery.connection, delivery.len);
             }
         }
         Ok(())
