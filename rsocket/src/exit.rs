@@ -150,8 +150,8 @@ impl Leaving {
     /// Disconnects, and checks for unacknowledged data. Returns whether data is lost.
     fn check(&mut self, now: Instant) -> bool {
         let flushed = match &self.socket {
-            LeavingSocket::Stream(connection) => connection.leave(),
-            LeavingSocket::Datagrams(socket) => socket.leave(),
+            LeavingSocket::Stream(connection) => connection.begin_exit(),
+            LeavingSocket::Datagrams(socket) => socket.begin_exit(),
         };
         if flushed == Some(true) {
             self.done = true;
@@ -170,8 +170,8 @@ impl Leaving {
     /// Lets calls on the socket fail.
     fn end(&self) {
         match &self.socket {
-            LeavingSocket::Stream(connection) => connection.cancel_leave(),
-            LeavingSocket::Datagrams(socket) => socket.cancel_leave(),
+            LeavingSocket::Stream(connection) => connection.cancel_exit(),
+            LeavingSocket::Datagrams(socket) => socket.cancel_exit(),
         }
     }
 }

@@ -123,7 +123,7 @@ impl Watcher {
     }
 
     /// Removes the interest of a caller that retries.
-    pub(crate) fn leave(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
+    pub(crate) fn unwatch(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
         for (_, direction) in self.directions(interest) {
             direction.should_retry.store(false, SeqCst);
             waiters.remove_task(&Waker::from(Arc::clone(direction)));
@@ -132,7 +132,7 @@ impl Watcher {
 
     /// Registers the interest of a caller after a failed attempt.
     pub(crate) fn watch(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
-        self.leave(waiters, interest);
+        self.unwatch(waiters, interest);
         for (interest, direction) in self.directions(interest) {
             waiters.add_task(interest, &Waker::from(Arc::clone(direction)));
         }
@@ -222,7 +222,9 @@ mod tests {
         let mut interests: Vec<_> = fixture.waiters.interests().copied().collect();
         interests.sort();
         assert_eq!(interests, [Interest::WRITE, Interest::READ]);
-        fixture.watcher.leave(&mut fixture.waiters, Interest::BOTH);
+        fixture
+            .watcher
+            .unwatch(&mut fixture.waiters, Interest::BOTH);
         assert!(fixture.waiters.is_empty());
     }
 

@@ -211,7 +211,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
     ) -> io::Result<T> {
         let mut state = self.lock();
         for _ in 0..MAX_ROUNDS {
-            self.leave(&mut state, interest, mode);
+            self.unregister(&mut state, interest, mode);
             if let Some(result) = attempt(&mut state)? {
                 return Ok(result);
             }
@@ -228,12 +228,12 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    fn leave(&self, state: &mut S, interest: Interest, mode: WaitMode<'_>) {
+    fn unregister(&self, state: &mut S, interest: Interest, mode: WaitMode<'_>) {
         match mode {
             WaitMode::Task(task) => state.waiters().remove_task(task),
             _ => {
                 if let Some(watcher) = self.watcher.get() {
-                    watcher.leave(state.waiters(), interest);
+                    watcher.unwatch(state.waiters(), interest);
                 }
             }
         }
@@ -286,7 +286,7 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
 
     fn watch_readiness(&self, interest: Interest, mode: WaitMode<'_>) -> io::Result<Readiness> {
         let mut state = self.lock();
-        self.leave(&mut state, interest, mode);
+        self.unregister(&mut state, interest, mode);
         self.register(&mut state, interest, mode)?;
         Self::poll_or_arm(&mut state)?;
         Ok(state.readiness())

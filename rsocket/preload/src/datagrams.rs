@@ -44,14 +44,14 @@ pub(crate) fn turn_to_udp(fd: c_int, rsocket: Arc<Rsocket>, why: &str) -> bool {
         return false;
     }
     let descriptors = SOCKETS.same(&rsocket);
-    let registrations = epoll::leave(&descriptors);
+    let registrations = epoll::unregister_all(&descriptors);
     drop((rsocket, socket));
     let moved = descriptors.iter().all(|&descriptor| {
         let replaced = replace(udp.as_raw_fd(), descriptor);
         drop(SOCKETS.remove(descriptor));
         replaced
     });
-    epoll::join(&registrations);
+    epoll::register_again(&registrations);
     log::write_line(|| format!("descriptor {fd}: UDP from now on: {why}"));
     moved && descriptors.contains(&fd)
 }

@@ -61,7 +61,7 @@ fn real_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
 }
 
 /// Removes descriptors from all their `epoll` instances.
-pub(crate) fn leave(fds: &[c_int]) -> Vec<EpollRegistration> {
+pub(crate) fn unregister_all(fds: &[c_int]) -> Vec<EpollRegistration> {
     let mut registrations = Vec::new();
     for &fd in fds {
         if flag_of(fd).is_none_or(|flag| !flag.load(SeqCst)) {
@@ -78,7 +78,7 @@ pub(crate) fn leave(fds: &[c_int]) -> Vec<EpollRegistration> {
 }
 
 /// Adds the replaced descriptors to their former `epoll` instances.
-pub(crate) fn join(registrations: &[EpollRegistration]) {
+pub(crate) fn register_again(registrations: &[EpollRegistration]) {
     for registration in registrations {
         if let Some(rsocket) = table::find(registration.fd) {
             drop(capi::drive_mirror(rsocket.fd()));

@@ -52,7 +52,11 @@ fn loaded_notes(headers: &[Elf64_Phdr]) -> impl Iterator<Item = &Elf64_Phdr> {
 ///
 /// # Safety
 /// `info` is valid, and `found` points to a `bool`.
-unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
+unsafe extern "C" fn examine_program(
+    info: *mut dl_phdr_info,
+    _: size_t,
+    found: *mut c_void,
+) -> c_int {
     // SAFETY: as the caller promises.
     let info = unsafe { *info };
     // SAFETY: `dlpi_phnum` headers. Assumption: the headers and the readable segments of the program stay in memory.
@@ -73,7 +77,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void
 fn is_gos() -> bool {
     let mut found = false;
     // SAFETY: `found` outlives the call. Assumption: `dl_iterate_phdr` passes valid arguments, and calls only before it returns.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(examine_program), (&raw mut found).cast()) };
     found
 }
 

@@ -161,7 +161,7 @@ fn show(socket: &Socket, close_on_exec: bool) -> io::Result<OwnedFd> {
 }
 
 /// Gives an rsocket and its descriptor to the program.
-fn give(inner: Arc<Rsocket>, shown: OwnedFd) -> c_int {
+fn publish(inner: Arc<Rsocket>, shown: OwnedFd) -> c_int {
     let fd = shown.into_raw_fd();
     SOCKETS.add(fd, inner);
     fd
@@ -174,7 +174,7 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<c_int> {
     let rsocket = table::adopt(inner);
     let socket = capi::socket_of(inner).ok_or_else(|| os(libc::EBADF))?;
     let shown = show(&socket, kind & libc::SOCK_CLOEXEC != 0)?;
-    Ok(give(rsocket, shown))
+    Ok(publish(rsocket, shown))
 }
 
 /// Whether an error means too many open descriptors.
@@ -348,7 +348,7 @@ pub(crate) fn turn_to_tcp(
         return Err(error);
     }
     let descriptors = SOCKETS.same(&rsocket);
-    let registrations = epoll::leave(&descriptors);
+    let registrations = epoll::unregister_all(&descriptors);
     drop(rsocket);
     log::write_line(|| format!("descriptor {fd}: TCP from now on: {why}"));
     let moved = descriptors.iter().all(|&descriptor| {
@@ -358,7 +358,7 @@ pub(crate) fn turn_to_tcp(
     });
     // SAFETY: a private descriptor, not used elsewhere.
     unsafe { libc::close(tcp) };
-    epoll::join(&registrations);
+    epoll::register_again(&registrations);
     if moved && descriptors.contains(&fd) {
         Ok(())
     } else {
@@ -542,7 +542,7 @@ unsafe fn rsocket_accept(
     let accepted = unsafe { capi::accept_with(rsocket.fd(), addr, len, inner_flags, show) };
     Some(match accepted {
         Ok((inner, shown)) => {
-            let fd = give(table::adopt(inner), shown);
+            let fd = publish(table::adopt(inner), shown);
             log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
             fd
         }
@@ -709,7 +709,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 ///
 /// # Safety
 /// As for `getsockname`.
-unsafe fn give_name(name: SocketAddr, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+unsafe fn write_name(name: SocketAddr, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let name = interpose::encode(name);
     // SAFETY: null or valid, as the caller promises.
     let Some(capacity) = (unsafe { load(len) }) else {
@@ -748,7 +748,7 @@ unsafe fn rsocket_name(
         let rsocket = table::find(fd)?;
         if let Some(names) = rsocket.names() {
             // SAFETY: as the caller promises.
-            return Some(unsafe { give_name(moved(names), addr, len) });
+            return Some(unsafe { write_name(moved(names), addr, len) });
         }
         // SAFETY: as the caller promises.
         Some(with(&rsocket, |fd| unsafe { get_name(fd, addr, len) }))

@@ -79,7 +79,7 @@ impl Rsocket {
     }
 
     /// Keeps a TCP connection open as long as the rsocket.
-    pub(crate) fn keep(&self, tcp: Arc<MovingStream>) {
+    pub(crate) fn retain_tcp(&self, tcp: Arc<MovingStream>) {
         // Moved once.
         drop(self.tcp.set(tcp));
     }

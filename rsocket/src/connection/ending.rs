@@ -55,10 +55,10 @@ impl Connection {
         Ok(state.is_flushed())
     }
 
-    /// Disconnects because the process exits. Calls of other threads stay blocked until [`cancel_leave`](Self::cancel_leave).
+    /// Disconnects because the process exits. Calls of other threads stay blocked until [`cancel_exit`](Self::cancel_exit).
     /// Returns whether the peer has acknowledged all data, or the connection is over; `None` if another thread
     /// holds the lock. Called repeatedly.
-    pub(crate) fn leave(&self) -> Option<bool> {
+    pub(crate) fn begin_exit(&self) -> Option<bool> {
         let mut state = self.shared.try_lock()?;
         state.exiting = true;
         state.stream.shut_down(Direction::Both);
@@ -66,8 +66,8 @@ impl Connection {
         Some(state.process().is_err() || state.is_flushed())
     }
 
-    /// Ends the effect of [`leave`](Self::leave) on calls, without waking any.
-    pub(crate) fn cancel_leave(&self) {
+    /// Ends the effect of [`begin_exit`](Self::begin_exit) on calls, without waking any.
+    pub(crate) fn cancel_exit(&self) {
         if let Some(mut state) = self.shared.try_lock() {
             state.exiting = false;
         }

@@ -272,7 +272,7 @@ impl LocalEndpoint {
     }
 
     /// Posts a receive with a buffer that has been read.
-    pub(super) fn give_back(&mut self, slot: PoolBuf) -> io::Result<()> {
+    pub(super) fn repost(&mut self, slot: PoolBuf) -> io::Result<()> {
         post_recv(&mut self.qp, slot, &self.spill)
     }
 

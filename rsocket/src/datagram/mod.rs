@@ -204,16 +204,16 @@ impl DatagramSocket {
         self.lock().device_removed(key)
     }
 
-    /// Stops sending because the process exits: calls of other threads block until [`cancel_leave`](Self::cancel_leave).
+    /// Stops sending because the process exits: calls of other threads block until [`cancel_exit`](Self::cancel_exit).
     /// Returns whether all sends have completed; `None` if another thread holds the lock. Called repeatedly.
-    pub(crate) fn leave(&self) -> Option<bool> {
+    pub(crate) fn begin_exit(&self) -> Option<bool> {
         let mut state = self.shared.try_lock()?;
         state.set_exiting(true);
         Some(state.process().is_err() || state.is_flushed())
     }
 
-    /// Ends the effect of [`leave`](Self::leave).
-    pub(crate) fn cancel_leave(&self) {
+    /// Ends the effect of [`begin_exit`](Self::begin_exit).
+    pub(crate) fn cancel_exit(&self) {
         if let Some(mut state) = self.shared.try_lock() {
             state.set_exiting(false);
         }

@@ -442,7 +442,7 @@ impl DatagramState {
             && let Stored::Receive(name, buffer) = dequeued.message
             && let Some(local) = self.locals.get_mut(&name)
         {
-            local.give_back(buffer)?;
+            local.repost(buffer)?;
         }
         Ok(Some(RecvMeta {
             source: received.source.map(|source| self.to_program(source)),

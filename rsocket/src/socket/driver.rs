@@ -95,7 +95,7 @@ impl Reflection {
         self.driven.store(false, SeqCst);
         let mut parts = self.lock();
         if let Some(mirror) = &mut parts.mirror
-            && mirror.take_back()
+            && mirror.drain_packets()
         {
             self.read_by_others.store(true, SeqCst);
         }

@@ -15,7 +15,7 @@
 //! The mirror carries no data. Its end has no peer, so each write by a call unaware of the socket, such as
 //! `splice` or a direct system call, fails: with `EAGAIN` while the mirror shows no room, with `ENOTCONN`
 //! (after the end, `EPIPE`) otherwise. A read by such a call finds nothing (`EAGAIN`) or takes an empty
-//! packet and reports an end of stream; [`Mirror::take_back`] detects the missing packet.
+//! packet and reports an end of stream; [`Mirror::drain_packets`] detects the missing packet.
 
 use std::{
     io,
@@ -149,7 +149,7 @@ impl Mirror {
     /// Shows an error, then the end; a wait in between reports the error. The kernel sees a disconnect by the
     /// peer of the program's end.
     fn show_error(&mut self) -> io::Result<()> {
-        self.take_back();
+        self.drain_packets();
         if let Some(peer) = &self.peer {
             // Autobind: the kernel assigns a name.
             bind(peer, &SocketAddrUnix::new_unnamed())?;
@@ -163,7 +163,7 @@ impl Mirror {
 
     fn show_readable(&mut self, readable: bool, after_event: bool) -> io::Result<()> {
         if !readable {
-            self.take_back();
+            self.drain_packets();
             return Ok(());
         }
         if self.now.readable && !after_event {
@@ -203,7 +203,7 @@ impl Mirror {
     }
 
     /// Takes back all packets. Returns whether a packet was ever missing, read by another call.
-    pub(super) fn take_back(&mut self) -> bool {
+    pub(super) fn drain_packets(&mut self) -> bool {
         while self.packets > 0 {
             self.take_packet();
         }
@@ -400,13 +400,13 @@ mod tests {
         mirror.show(ready(true, true), true).unwrap();
         mirror.show(ready(true, true), true).unwrap();
         mirror.show(ready(false, true), true).unwrap();
-        assert!(!mirror.take_back(), "nothing was read");
+        assert!(!mirror.drain_packets(), "nothing was read");
         assert_eq!(read(), Err(Errno::AGAIN));
         mirror.show(ready(true, true), true).unwrap();
         assert_eq!(read(), Ok(0));
-        assert!(mirror.take_back());
+        assert!(mirror.drain_packets());
         mirror.show(ready(true, true), true).unwrap();
-        assert!(mirror.take_back(), "it has happened");
+        assert!(mirror.drain_packets(), "it has happened");
     }
 
     #[test]
@@ -418,6 +418,6 @@ mod tests {
             ..ready(true, true)
         };
         mirror.show(failed, true).unwrap();
-        assert!(!mirror.take_back());
+        assert!(!mirror.drain_packets());
     }
 }

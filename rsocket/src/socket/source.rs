@@ -131,19 +131,19 @@ impl Watch {
             }
             Some(Source::Stream(connection)) => {
                 if let Some(connection) = connection.upgrade() {
-                    self.leave(connection.shared());
+                    self.unwatch(connection.shared());
                 }
             }
             Some(Source::Datagram(datagram)) => {
                 if let Some(datagram) = datagram.upgrade() {
-                    self.leave(datagram.shared());
+                    self.unwatch(datagram.shared());
                 }
             }
             None => {}
         }
     }
 
-    fn leave<S: Pollable, C: EventSource>(&self, shared: &Shared<S, C>) {
+    fn unwatch<S: Pollable, C: EventSource>(&self, shared: &Shared<S, C>) {
         self.list.unwatch(shared.source());
         shared.end_wait(&self.task);
     }

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket::{RecvFlags, RecvMeta, SendOptions};
 
 use super::memory::{
-    address, bytes, bytes_mut, gather, give_address, scatter, total_len, vector_count,
+    address, bytes, bytes_mut, gather, scatter, total_len, vector_count, write_address,
 };
 use crate::{
     errno::{os, run},
@@ -137,7 +137,7 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
         };
         if let Some(peer) = received.source {
             // SAFETY: as the caller promises.
-            unsafe { give_address(peer, from, from_len) }?;
+            unsafe { write_address(peer, from, from_len) }?;
         }
         received_len(&received, flags)
     })
@@ -172,7 +172,7 @@ pub unsafe extern "C-unwind" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_i
         if let Some(peer) = received.source {
             let len = &raw mut msg.msg_namelen;
             // SAFETY: as the caller promises; the length is in the message.
-            unsafe { give_address(peer, msg.msg_name.cast(), len) }?;
+            unsafe { write_address(peer, msg.msg_name.cast(), len) }?;
         }
         // There is no control data.
         msg.msg_controllen = 0;

@@ -146,7 +146,11 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
 ///
 /// # Safety
 /// `len` is null, or readable and writable. `at` is null, or `*len` bytes at `at` are writable.
-pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
+pub(super) unsafe fn write_out(
+    value: &[u8],
+    at: *mut c_void,
+    len: *mut socklen_t,
+) -> io::Result<()> {
     // SAFETY: null or valid, as the caller promises.
     let capacity = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
     let some = capacity.min(value.len());
@@ -162,8 +166,8 @@ pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) ->
 /// Stores an address, unless `at` is null.
 ///
 /// # Safety
-/// As for [`give`], unless `at` is null.
-pub(super) unsafe fn give_address(
+/// As for [`write_out`], unless `at` is null.
+pub(super) unsafe fn write_address(
     value: SocketAddr,
     at: *mut sockaddr,
     len: *mut socklen_t,
@@ -172,7 +176,7 @@ pub(super) unsafe fn give_address(
         return Ok(());
     }
     // SAFETY: as the caller promises.
-    unsafe { give(&interpose::encode(value), at.cast(), len) }
+    unsafe { write_out(&interpose::encode(value), at.cast(), len) }
 }
 
 /// Memory of the program, writable by a peer.

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-use super::memory::{address, bytes, checked_len, give, give_address};
+use super::memory::{address, bytes, checked_len, write_address, write_out};
 use crate::{
     address as bytes_of,
     errno::{compat, os, run},
@@ -142,7 +142,7 @@ pub unsafe fn accept_with<T>(
         }
     })?;
     // SAFETY: as the caller promises.
-    unsafe { give_address(peer, addr, len) }?;
+    unsafe { write_address(peer, addr, len) }?;
     Ok((open(accepted, flags, opened.noted.inherit())?, prepared))
 }
 
@@ -227,7 +227,7 @@ pub unsafe extern "C-unwind" fn rgetsockname(
     run(|| {
         let name = interpose::encode(table::socket(fd)?.socket.local_addr()?);
         // SAFETY: as the caller promises.
-        unsafe { give(&name, addr.cast(), len) }?;
+        unsafe { write_out(&name, addr.cast(), len) }?;
         Ok(0)
     })
 }
@@ -245,7 +245,7 @@ pub unsafe extern "C-unwind" fn rgetpeername(
     run(|| {
         let name = interpose::encode(table::socket(fd)?.socket.peer_addr()?);
         // SAFETY: as the caller promises.
-        unsafe { give(&name, addr.cast(), len) }?;
+        unsafe { write_out(&name, addr.cast(), len) }?;
         Ok(0)
     })
 }
@@ -290,7 +290,7 @@ pub unsafe extern "C-unwind" fn rgetsockopt(
         let mut found = options::get(&*table::socket(fd)?, level, name)?;
         options::fit(level, name, &mut found, capacity)?;
         // SAFETY: as the caller promises.
-        unsafe { give(&found, value, len) }?;
+        unsafe { write_out(&found, value, len) }?;
         Ok(0)
     })
 }

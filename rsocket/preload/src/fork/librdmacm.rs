@@ -111,14 +111,14 @@ fn move_to_rdma(fd: c_int, side: u8) {
         && let Ok(shown) = capi::mirror_of(rsocket.fd())
     {
         copy_options(tcp, &socket);
-        let registrations = epoll::leave(&twins);
+        let registrations = epoll::unregister_all(&twins);
         let _: Result<(), Errno> = rustix::net::shutdown(tcp, Shutdown::Both);
         for &twin in &twins {
             if replace(shown.as_raw_fd(), twin) {
                 SOCKETS.add(twin, Arc::clone(&rsocket));
             }
         }
-        epoll::join(&registrations);
+        epoll::register_again(&registrations);
     }
     for twin in twins {
         mark(twin, 0);

@@ -504,13 +504,13 @@ fn move_to_rdma(
     rsocket.set_names(stream.names);
     if !ends_tcp {
         // An end of the TCP connection would reach an event loop of the peer before its part of the move.
-        rsocket.keep(Arc::clone(stream));
+        rsocket.retain_tcp(Arc::clone(stream));
     }
     for &how in &*stream.ends.lock().unwrap_or_else(PoisonError::into_inner) {
         drop(socket.shutdown(direction(how)));
     }
     let twins = MOVES.same(stream);
-    let registrations = epoll::leave(&twins);
+    let registrations = epoll::unregister_all(&twins);
     if ends_tcp {
         let _: Result<(), Errno> = rustix::net::shutdown(tcp, Shutdown::Both);
     }
@@ -522,7 +522,7 @@ fn move_to_rdma(
         drop(MOVES.remove(twin));
         mark(twin, 0);
     }
-    epoll::join(&registrations);
+    epoll::register_again(&registrations);
     Ok(rsocket)
 }
 

@@ -94,7 +94,7 @@ impl Ending {
         self.peer_disconnected
     }
 
-    fn leave(&mut self, phase: EndingPhase) {
+    fn end(&mut self, phase: EndingPhase) {
         // Only the first end is recorded.
         if self.phase == EndingPhase::Connected {
             self.phase = phase;
@@ -104,11 +104,11 @@ impl Ending {
     }
 
     pub(super) fn disconnected(&mut self) {
-        self.leave(EndingPhase::Disconnected);
+        self.end(EndingPhase::Disconnected);
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
-        self.leave(EndingPhase::Failed(failure));
+        self.end(EndingPhase::Failed(failure));
     }
 
     /// Handles a lost peer: a failure, unless both directions had ended.
