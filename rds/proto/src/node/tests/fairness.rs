@@ -197,15 +197,15 @@ fn address_with_two_connections_more_yields_even_if_busy() {
 fn address_with_most_connections_yields_before_those_with_unused_ones() {
     let mut node = with(|settings| settings.max_receives = 8 * INITIAL);
     let _socket = bound(&mut node, A, 4000);
-    let few = [0, 1, 2].map(|tos| connect(&mut node, NOW, host(0), tos));
-    let most = [0, 1, 2, 3].map(|tos| connect(&mut node, NOW, host(1), tos));
-    for id in most {
+    let three = [0, 1, 2].map(|tos| connect(&mut node, NOW, host(0), tos));
+    let four = [0, 1, 2, 3].map(|tos| connect(&mut node, NOW, host(1), tos));
+    for id in four {
         deliver(&mut node, NOW, id, 1, 4000);
     }
     let newcomer = send_request(&mut node, NOW, B, 0).unwrap();
-    assert!(gets_in(&mut node, NOW, newcomer, &most));
+    assert!(gets_in(&mut node, NOW, newcomer, &four));
     let up = |ids: &[ConnectionId]| ids.iter().filter(|&&id| node.is_up(id)).count();
-    assert_eq!((up(&few), up(&most)), (3, 3));
+    assert_eq!((up(&three), up(&four)), (3, 3));
 }
 
 #[test]
