@@ -25,9 +25,18 @@ pub(super) const KERNEL: Source = Source::Named(KernelName::Newest);
 /// Part of the names of the tests on two hosts over iWARP. They choose this kernel.
 pub(super) const OVER_IWARP: &str = "over_iwarp_";
 
+/// Part of the names of the tests of programs on softnic with peers on the kernel's Soft-RoCE.
+const BESIDE_SOFTNIC: &str = "_on_linux";
+
 /// Parts of the names of the tests on two hosts: those with a peer that changes with the kernel, its RDS, or with rdma-core, its
 /// tools.
-pub(super) const HOSTS: [&str; 4] = ["kernel_rds::", "pingpong::", "tool_over_roce", OVER_IWARP];
+pub(super) const HOSTS: [&str; 5] = [
+    "kernel_rds::",
+    "pingpong::",
+    "tool_over_roce",
+    BESIDE_SOFTNIC,
+    OVER_IWARP,
+];
 
 /// Runs the part as further `stages`; the first one builds the stack if necessary.
 pub(super) fn run(suite: &Suite<'_>, preparation: &Preparation, stages: &mut Stages) {

@@ -1,0 +1,214 @@
+//! Unmodified programs on softnic beside the same programs on Linux's Soft-RoCE, on two guests. `cargo xtask test` runs
+//! these tests.
+
+#[expect(dead_code, reason = "the file belongs to the tests of the examples")]
+#[path = "../../../../examples/tests/two_hosts/guests.rs"]
+mod guests;
+
+use guests::{by_link, lines_of, run_for};
+
+/// Time-out of a run of all programs, in seconds, on a busy machine.
+const SECONDS: u32 = 300;
+
+/// Index of the GID with the IPv4 address of a device of softnic.
+const SOFTNIC_GID: &str = "0";
+
+/// Index of the GID with the IPv4 address of Soft-RoCE.
+const LINUX_GID: &str = "1";
+
+/// A program with a server and a client. In the words, `GID` stands for the index of the device's GID, and `SERVER` for
+/// the server's address.
+struct Program {
+    server: &'static str,
+    client: &'static str,
+    /// Part of the client's output after a success; empty if the exit code tells all.
+    printed: &'static str,
+}
+
+const fn program(server: &'static str, client: &'static str, printed: &'static str) -> Program {
+    Program {
+        server,
+        client,
+        printed,
+    }
+}
+
+/// Programs that end their reliable connections by a disconnect, for links that lose frames too. Each makes one connection: a
+/// program that is refused for one of several, before its server listens, withdraws the others from the server.
+const DISCONNECTED: [Program; 2] = [
+    program(
+        "rping -s -a SERVER -V -C 10",
+        "rping -c -a SERVER -V -C 10",
+        "",
+    ),
+    program("ucmatose", "ucmatose -s SERVER", ""),
+];
+
+/// Programs that end without a disconnect: if the last acknowledgement of one is lost, the other one's request fails.
+const NOT_DISCONNECTED: [Program; 3] = [
+    program(
+        "ibv_rc_pingpong -g GID -c -n 40",
+        "ibv_rc_pingpong -g GID -c -n 40 SERVER",
+        "40 iters",
+    ),
+    program(
+        "ibv_srq_pingpong -g GID -n 40 -q 4",
+        "ibv_srq_pingpong -g GID -n 40 -q 4 SERVER",
+        "40 iters",
+    ),
+    program("rdma_server", "rdma_client -s SERVER", ""),
+];
+
+/// Programs that load vendors' libraries. Those of the newest rdma-core need functions of its version (`IBVERBS_PRIVATE_65`).
+const PERFTEST: [Program; 4] = [
+    program(
+        "ib_write_bw -F -x GID -s 20000 -n 40",
+        "ib_write_bw -F -x GID -s 20000 -n 40 SERVER",
+        "20000      40",
+    ),
+    program(
+        "ib_read_bw -F -x GID -s 20000 -n 40",
+        "ib_read_bw -F -x GID -s 20000 -n 40 SERVER",
+        "20000      40",
+    ),
+    program(
+        "ib_send_lat -F -x GID -s 20000 -n 40",
+        "ib_send_lat -F -x GID -s 20000 -n 40 SERVER",
+        "20000   40",
+    ),
+    program(
+        "ib_atomic_bw -F -x GID -n 40",
+        "ib_atomic_bw -F -x GID -n 40 SERVER",
+        "8          40",
+    ),
+];
+
+/// Programs that wait for ever if a datagram is lost.
+const UNRELIABLE: [Program; 3] = [
+    program(
+        "ibv_uc_pingpong -g GID -n 40",
+        "ibv_uc_pingpong -g GID -n 40 SERVER",
+        "40 iters",
+    ),
+    program(
+        "ibv_ud_pingpong -g GID -n 40",
+        "ibv_ud_pingpong -g GID -n 40 SERVER",
+        "40 iters",
+    ),
+    program("udaddy", "udaddy -s SERVER", ""),
+];
+
+/// The side of softnic: a host without the drivers of Linux, whose Soft-RoCE has the port in each address.
+fn softnic_side(options: &str, commands: &str) -> String {
+    let softnic = by_link(env!("CARGO_BIN_EXE_softnic"));
+    format!(
+        "rdma link delete rxe0; rmmod rdma_ucm rdma_cm iw_cm ib_cm rdma_rxe || exit\n\
+         run=\"{softnic} run {options} --\"\n{commands}"
+    )
+}
+
+/// The commands of the servers, one after another. `prefix` is the word before each command.
+fn servers(programs: &[&Program], prefix: &str, gid: &str) -> String {
+    programs
+        .iter()
+        .enumerate()
+        .map(|(number, program)| {
+            let words = program.server.replace("GID", gid).replace("SERVER", "$A");
+            format!("timeout 60 {prefix} {words} > server 2>&1; code=$?; sed 's/^/{number}: /' server; echo \"{number}: exit $code\"\n")
+        })
+        .collect()
+}
+
+/// The commands of the clients, one after another, each repeated while its server does not listen.
+fn clients(programs: &[&Program], prefix: &str, gid: &str) -> String {
+    programs
+        .iter()
+        .enumerate()
+        .map(|(number, program)| {
+            let words = program.client.replace("GID", gid).replace("SERVER", "$A");
+            format!(
+                "for i in $(seq 40); do timeout 60 {prefix} {words} > client 2>&1; code=$?; \
+                 [ $code = 0 ] && break; sleep 0.25; done\n\
+                 sed 's/^/{number}: /' client; echo \"{number}: exit $code\"\n"
+            )
+        })
+        .collect()
+}
+
+/// Checks both sides of each program.
+fn check(programs: &[&Program], servers: &[String], clients: &[String]) {
+    for (number, program) in programs.iter().enumerate() {
+        let [server, client] = [servers, clients].map(|lines| lines_of(lines, number));
+        let what = format!("{}:\n{server:#?}\n{client:#?}", program.client);
+        assert_eq!(server.last(), Some(&"exit 0"), "{what}");
+        assert_eq!(client.last(), Some(&"exit 0"), "{what}");
+        let is_printed = client.iter().any(|line| line.contains(program.printed));
+        assert!(is_printed, "{what}");
+    }
+}
+
+/// Servers on softnic, clients on Linux.
+fn softnic_serves(programs: &[&Program], options: &str) {
+    let options = format!("--addr $A {options}");
+    let a = softnic_side(&options, &servers(programs, "$run", SOFTNIC_GID));
+    let b = clients(programs, "", LINUX_GID);
+    let printed = run_for(
+        SECONDS,
+        "rxe",
+        &format!("cd /tmp\n{a}"),
+        &format!("cd /tmp\n{b}"),
+    );
+    check(programs, &printed.a, &printed.b);
+}
+
+/// Servers on Linux, clients on softnic.
+fn softnic_connects(programs: &[&Program], options: &str) {
+    let options = format!("--addr $B {options}");
+    let a = servers(programs, "", LINUX_GID);
+    let b = softnic_side(&options, &clients(programs, "$run", SOFTNIC_GID));
+    let printed = run_for(
+        SECONDS,
+        "rxe",
+        &format!("cd /tmp\n{a}"),
+        &format!("cd /tmp\n{b}"),
+    );
+    check(programs, &printed.a, &printed.b);
+}
+
+/// The programs of rdma-core.
+fn rdma_core() -> Vec<&'static Program> {
+    let reliable = DISCONNECTED.iter().chain(&NOT_DISCONNECTED);
+    reliable.chain(&UNRELIABLE).collect()
+}
+
+#[test]
+fn servers_on_softnic_serve_programs_on_linux() {
+    softnic_serves(&rdma_core(), "");
+}
+
+#[test]
+fn programs_on_softnic_reach_servers_on_linux() {
+    softnic_connects(&rdma_core(), "");
+}
+
+#[test]
+fn servers_on_softnic_serve_programs_on_linux_with_losses() {
+    softnic_serves(&DISCONNECTED.each_ref(), "--loss 0.03");
+}
+
+#[test]
+fn programs_on_softnic_reach_servers_on_linux_with_losses() {
+    softnic_connects(&DISCONNECTED.each_ref(), "--loss 0.03");
+}
+
+#[test]
+fn perftest_on_softnic_serves_linux() {
+    softnic_serves(&PERFTEST.each_ref(), "");
+    softnic_serves(&PERFTEST.each_ref(), "--loss 0.03");
+}
+
+#[test]
+fn perftest_on_softnic_reaches_linux() {
+    softnic_connects(&PERFTEST.each_ref(), "");
+    softnic_connects(&PERFTEST.each_ref(), "--loss 0.03");
+}
