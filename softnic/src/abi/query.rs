@@ -2,7 +2,9 @@
 
 use std::{
     ffi::{c_char, c_int},
+    mem::offset_of,
     net::IpAddr,
+    ptr,
 };
 
 use ibverbs_sys as ffi;
@@ -231,21 +233,35 @@ pub(super) unsafe extern "C" fn query_device(
     }
 }
 
+/// Writes a value into a struct of `size` bytes, which a program was compiled with: a shorter one of an earlier rdma-core, or
+/// a longer one of a later rdma-core, whose further fields become zero.
+///
+/// # Safety
+/// - `to` is valid for writes of `size` bytes.
+unsafe fn write_prefix<T: Copy>(to: *mut T, value: &T, size: usize) {
+    let to = to.cast::<u8>();
+    // SAFETY: guaranteed by the caller.
+    unsafe { to.write_bytes(0, size) };
+    let len = size.min(size_of::<T>());
+    // SAFETY: a value and memory of at least this length; a value of this call does not overlap the caller's memory.
+    unsafe { to.copy_from_nonoverlapping(ptr::from_ref(value).cast(), len) };
+}
+
 pub(super) unsafe extern "C" fn query_device_ex(
     ctx: *mut ffi::ibv_context,
     _input: *const ffi::ibv_query_device_ex_input,
     attr: *mut ffi::ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    if size != size_of::<ffi::ibv_device_attr_ex>() {
+    if size < size_of::<ffi::ibv_device_attr>() {
         return libc::EINVAL;
     }
     // SAFETY: an open context.
     let found = unsafe { properties(ctx, |device| device.extended.then_some(device.attr)) };
     match found.and_then(|found| found.ok_or(libc::EOPNOTSUPP)) {
         Ok(found) => {
-            // SAFETY: the caller's place, of that size.
-            unsafe { *attr = found };
+            // SAFETY: the caller's struct, of that size.
+            unsafe { write_prefix(attr, &found, size) };
             0
         }
         Err(errno) => errno,
@@ -278,14 +294,14 @@ pub(super) unsafe extern "C" fn query_port(
     attr: *mut ffi::ibv_port_attr,
     size: usize,
 ) -> c_int {
-    if port != 1 || size != size_of::<ffi::ibv_port_attr>() {
+    if port != 1 || size < offset_of!(ffi::ibv_port_attr, port_cap_flags2) {
         return libc::EINVAL;
     }
     // SAFETY: an open context.
     match unsafe { properties(ctx, |device| device.port) } {
         Ok(found) => {
-            // SAFETY: the caller's place, of that size.
-            unsafe { *attr = found };
+            // SAFETY: the caller's struct, of that size.
+            unsafe { write_prefix(attr, &found, size) };
             0
         }
         Err(errno) => errno,

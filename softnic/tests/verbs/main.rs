@@ -13,6 +13,7 @@ mod listing;
 mod outages;
 mod routes;
 mod setup;
+mod sizes;
 mod threads;
 mod windows;
 mod xrc;
