@@ -1,9 +1,10 @@
 //! Functions of libibverbs and librdmacm that softnic's devices do not need: names of values, rates, files of sysfs, and
 //! functions that fail.
 //!
-//! Together with those of `softnic`, they are all functions of rdma-core 44, in the program `softnic-verbs`, which is a
+//! Together with those of `softnic`, they are all functions of rdma-core 65, in the program `softnic-verbs`, which is a
 //! shared library.
 
+mod buffers;
 pub mod command;
 mod files;
 mod names;

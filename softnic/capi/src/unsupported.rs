@@ -1,8 +1,12 @@
-//! Functions that fail: conversions of the kernel's structs, and the parts of librdmacm that are missing.
+//! Functions that fail: conversions of the kernel's structs, the parts of librdmacm that are missing, and functions later
+//! than rdma-core 44 for which a device of softnic has no feature.
 //!
 //! Functions are declared without the arguments of C, which the caller removes.
 
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+};
 
 use crate::set_errno;
 
@@ -52,6 +56,47 @@ failing! { ENOSYS:
     riowrite
     rwrite
     rwritev
+}
+
+// Polling of rsockets, since rdma-core 65.
+failing! { ENOSYS:
+    repoll_create
+    repoll_ctl
+    repoll_wait
+}
+
+// Address resolution by a service of InfiniBand, and events written by programs, since rdma-core 60.
+failing! { EOPNOTSUPP:
+    rdma_query_addrinfo
+    rdma_resolve_addrinfo
+    rdma_write_cm_event
+}
+
+// Descriptors of device memory, since rdma-core 61.
+failing! { EOPNOTSUPP:
+    ibv_dm_export_dmabuf_fd
+}
+
+/// Hints for accesses, since rdma-core 59.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_alloc_dmah() -> *mut c_void {
+    set_errno(libc::EOPNOTSUPP);
+    ptr::null_mut()
+}
+
+/// Declares functions that return `EOPNOTSUPP`.
+macro_rules! refusing {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> c_int {
+            libc::EOPNOTSUPP
+        }
+    )*};
+}
+
+refusing! {
+    ibv_dealloc_dmah
+    ibv_query_port_speed
 }
 
 /// Does nothing: no queue of librdmacm exists.
