@@ -21,7 +21,7 @@ const LINUX_GID: &str = "1";
 struct Program {
     server: &'static str,
     client: &'static str,
-    /// Part of the client's output after a success; empty if the exit code tells all.
+    /// Part of the client's output after a success; empty if the exit code suffices.
     printed: &'static str,
 }
 
