@@ -141,7 +141,10 @@ fn cq_failure_reconnects_and_is_polled_once() {
         with(|queues| queues.breaking = None);
     });
     let poll_counts = with(|queues| queues.poll_counts());
-    assert!(poll_counts.iter().all(|&polls| polls == 1), "{poll_counts:?}");
+    assert!(
+        poll_counts.iter().all(|&polls| polls == 1),
+        "{poll_counts:?}"
+    );
     assert!(counter(a.engine(), "conn_reset") > 0);
     drop((a, b));
     await_that("something is left", || resources::are_released(&before));

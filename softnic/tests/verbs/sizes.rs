@@ -49,7 +49,9 @@ fn structs_of_other_versions_of_rdma_core_are_filled_up_to_their_size() {
     let ctx = this.a.ctx.as_raw();
     let context = offset_of!(ffi::verbs_context, context);
     // SAFETY: an open context is a part of the struct for extensions.
-    let table = unsafe { &*ctx.byte_sub(context).cast::<ffi::verbs_context>() };
+    let table = unsafe { ctx.byte_sub(context) }.cast::<ffi::verbs_context>();
+    // SAFETY: as above; the table does not change.
+    let table = unsafe { &*table };
     let query_port = table.query_port.unwrap();
     check::<ffi::ibv_port_attr>(
         offset_of!(ffi::ibv_port_attr, port_cap_flags2),
