@@ -37,7 +37,7 @@ unsafe impl Object for Mr {
 /// Rights known to the engine; other rights are refused unless in the optional range.
 const KNOWN: u32 = Access::ALL.0 | Access::SHARED_WITH_PROGRAM.0;
 
-/// Size of a page in bytes.
+/// Size of a page of the emulated host in bytes.
 const PAGE_SIZE: u64 = 4096;
 
 /// Registers memory for access by the engine until the deregistration. The caller keeps the memory valid until then.

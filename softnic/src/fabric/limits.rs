@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Bytes of a page. Memory is locked by whole pages.
+/// Bytes of a page of the emulated host, equal on all machines, as are results of tests. Memory is locked by whole pages.
 const PAGE_SIZE: u64 = 4096;
 
 /// Default maximum number of objects of each kind.

@@ -77,7 +77,7 @@ impl<'pd, M: Memory> Registration<'pd, M> {
     /// others fail. [`advise`](ProtectionDomain::advise) prefetches pages.
     ///
     /// Soft-RoCE accesses the start of a page at any offset of a request. There the memory must be whole pages, such as
-    /// a [`Mapping`](crate::mr::Mapping) of a multiple of 4096 bytes, and buffers divide it by whole pages; other memory is
+    /// a [`Mapping`](crate::mr::Mapping) of a multiple of the page size, and buffers divide it by whole pages; other memory is
     /// refused with `Unsupported`, as are huge pages, windows and other addresses.
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn on_demand(mut self) -> Self {

@@ -74,9 +74,12 @@ impl Granule {
     }
 }
 
+/// Size of the largest page of this process's architectures, in bytes: 4 to 64 KiB on ARM64, 4 KiB on x86-64.
+pub(super) const MAX_PAGE: u32 = 1 << 16;
+
 /// Size of a page of this process, in bytes.
-fn page_size() -> usize {
+pub(super) fn page_size() -> usize {
     // SAFETY: has no arguments in memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(1 << 16)
+    usize::try_from(size).unwrap_or(MAX_PAGE as usize)
 }

@@ -13,7 +13,7 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 use super::{
     bound::BoundRegion,
     dmah::DmaHandle,
-    granule::Granule,
+    granule::{Granule, MAX_PAGE},
     memory::{Memory, OwnedMemory},
     on_demand::Implicit,
     provider_memory::ProviderMemory,
@@ -426,8 +426,7 @@ pub(super) unsafe fn push_elements(
     loop {
         let part = match u32::try_from(len) {
             Ok(part @ ..=MAX_ELEMENT) => part,
-            // Whole pages.
-            _ => MAX_ELEMENT & !0xfff,
+            _ => MAX_ELEMENT & !(MAX_PAGE - 1),
         };
         // SAFETY: a part of the caller's range.
         let sge = unsafe { element(addr, part, lkey) };

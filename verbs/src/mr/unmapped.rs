@@ -11,6 +11,7 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 
 use super::{
     dmah::DmaHandle,
+    granule::page_size,
     region::{Mr, push_elements},
     remote::RemoteToken,
 };
@@ -126,7 +127,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - `InvalidInput`: the range is empty, ends after the last address, or `offset` and `iova`
-    ///   have different offsets in a page of 4096 bytes.
+    ///   have different offsets in a page.
     /// - `EBADF`, `EINVAL`: the descriptor is not one of a dma-buf, or the range is not inside.
     /// - `EOPNOTSUPP`: the device or kernel does not support dma-bufs.
     ///
@@ -203,7 +204,7 @@ impl ProtectionDomain {
         access: RemoteAccess,
         register: impl FnOnce(i32) -> Result<*mut ffi::ibv_mr>,
     ) -> Result<Mr> {
-        const PAGE: u64 = 4096;
+        let page = page_size() as u64;
         let fail = |err: Error| err.detail(format!("{range:?}, {access:?}"));
         let DmaBufRange { offset, len, iova } = range;
         self.context().check_process(call).map_err(fail)?;
@@ -212,7 +213,7 @@ impl ProtectionDomain {
             "a region has at least one byte"
         } else if !ends(offset) || !ends(iova) {
             "it would end after the last address"
-        } else if offset % PAGE != iova % PAGE {
+        } else if offset % page != iova % page {
             "offset and iova have different places in a page"
         } else {
             let raw = register(rights(access) as i32).map_err(fail)?;
