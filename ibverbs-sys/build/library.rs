@@ -61,6 +61,11 @@ pub(crate) fn find(wanted: &Wanted, link: bool) -> Result<Found, String> {
     })
 }
 
+/// Whether the environment has a folder of headers, and none of the library.
+pub(crate) fn has_headers_only(wanted: &Wanted) -> bool {
+    variable(wanted, "INCLUDE_DIR").is_some() && variable(wanted, "LIB_DIR").is_none()
+}
+
 /// Lets cargo run the script again once a package adds a `.pc` file.
 pub(crate) fn watch() {
     let target = env::var("TARGET").unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Common part of both build scripts: finds the library and writes `bindings.rs` to `OUT_DIR`.
 
 use crate::library::{self, Found, Wanted};
+use crate::stub;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
@@ -28,11 +29,23 @@ impl Script {
             self.write(&Found::default(), None);
             return ExitCode::SUCCESS;
         }
-        match library::find(&self.wanted, !is_loaded()) {
+        // A cross build with the headers only, which are those of all architectures.
+        let stub = is_cross() && library::has_headers_only(&self.wanted) && stub::is_enabled();
+        match library::find(&self.wanted, !is_loaded() && !stub) {
             Ok(mut found) => {
                 found.include.splice(0..0, include);
                 self.write(&found, (self.regenerate)(&found.include));
-                ExitCode::SUCCESS
+                match stub {
+                    true => result(stub::link(&self.wanted, &checked_in(), &out())),
+                    false => ExitCode::SUCCESS,
+                }
+            }
+            Err(_) if stub::is_enabled() && !is_loaded() => {
+                library::watch();
+                self.write(&Found::default(), None);
+                println!("cargo::rustc-cfg=stub");
+                println!("cargo::metadata=stub=1");
+                result(stub::link(&self.wanted, &checked_in(), &out()))
             }
             // Another crate defines the functions, or they are loaded later: nothing to link, and the checked-in bindings
             // are used.
@@ -41,15 +54,13 @@ impl Script {
                 self.write(&Found::default(), None);
                 ExitCode::SUCCESS
             }
-            Err(message) => {
-                eprintln!("{message}");
-                ExitCode::FAILURE
-            }
+            Err(message) => result(Err(message)),
         }
     }
 
     /// Writes the bindings, and prints cfgs and metadata for this crate and its dependents.
     fn write(&self, found: &Found, regenerated: Option<String>) {
+        println!("cargo::rustc-check-cfg=cfg(stub)");
         println!("cargo::rustc-check-cfg=cfg(regenerated)");
         if regenerated.is_some() {
             println!("cargo::rustc-cfg=regenerated");
@@ -78,9 +89,29 @@ impl Script {
             println!("cargo::metadata=release={release}");
             println!("cargo::rustc-env={}_RELEASE={release}", self.wanted.prefix);
         }
-        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-        fs::write(out.join("bindings.rs"), bindings).expect("OUT_DIR is writable");
+        fs::write(out().join("bindings.rs"), bindings).expect("OUT_DIR is writable");
     }
+}
+
+/// The folder of the script's output.
+fn out() -> PathBuf {
+    PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
+}
+
+/// The script's exit code; prints an error.
+fn result(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the target is another platform than the host's.
+fn is_cross() -> bool {
+    env::var_os("TARGET") != env::var_os("HOST")
 }
 
 /// Whether a feature is enabled, by its name in capitals.

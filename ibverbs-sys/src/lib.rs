@@ -58,6 +58,8 @@
 //!   `provided` overrides this one.
 //! - `IBVERBS_INCLUDE_DIR`, `IBVERBS_LIB_DIR`: folders of headers and library, instead of pkg-config;
 //!   `IBVERBS_VERSION`: the version to report in this case, such as `1.14.44.0`.
+//! - `RDMA_STUB_LIBRARIES`: if set, and the library is not found, a library whose functions fail is built and linked. This
+//!   family's workspace sets it, so that its tests need no packages.
 //! - Variables of the pkg-config crate: `PKG_CONFIG_PATH`, `LIBIBVERBS_STATIC` and others. A statically linked program
 //!   must list its providers: see `ibv_static_providers` in rdma-core.
 //! - Build scripts of dependent crates see `DEP_IBVERBS_INCLUDE`, `DEP_IBVERBS_VERSION` and `DEP_IBVERBS_RELEASE`

@@ -12,6 +12,7 @@
 mod headers;
 mod library;
 mod script;
+mod stub;
 
 use library::Wanted;
 use script::Script;

@@ -299,5 +299,11 @@ fn compare(facts: &[Fact], headers: &[&str], compiler: &Compiler) -> Result<(), 
 pub(crate) fn run(compiler: &Compiler, source: &str) -> String {
     let program = compiler.file("program");
     compiler.compile(source, &["-o", program.to_str().unwrap()]);
-    succeed(&mut Command::new(program))
+    // A program of another architecture runs by the command of cargo's runner, if `CC` is a cross compiler.
+    let runner = std::env::var("CC_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    match words.next() {
+        Some(runner) => succeed(Command::new(runner).args(words).arg(program)),
+        None => succeed(&mut Command::new(program)),
+    }
 }
