@@ -1,10 +1,20 @@
-//! Links the program `softnic-verbs` as a shared library with rdma-core's symbol versions.
+//! Links the program `softnic-verbs` as a shared library with rdma-core's symbol versions, and looks for rdma-core's programs,
+//! which the tests run.
 
 use std::env;
+use std::path::Path;
+
+/// Folder of the distribution's programs.
+const PROGRAMS: &str = "/usr/bin";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=symbols.map");
+    println!("cargo:rerun-if-changed={PROGRAMS}");
+    println!("cargo:rustc-check-cfg=cfg(without_programs)");
+    if !Path::new(PROGRAMS).join("rping").exists() {
+        println!("cargo:rustc-cfg=without_programs");
+    }
     let folder = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let arguments = [
         "-shared".to_owned(),

@@ -40,6 +40,7 @@ fn text(name: *const c_char) -> String {
     name.to_str().unwrap().to_owned()
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn names_are_those_of_libibverbs() {
     let functions: [(&str, Name); 4] = [
@@ -61,6 +62,7 @@ fn names_are_those_of_libibverbs() {
     }
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn rates_are_those_of_libibverbs() {
     let functions: [(&str, Number); 4] = [

@@ -104,6 +104,7 @@ fn exchange(test: u8, options: &[&str], server: &str, client: &str) {
     }
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn rc_pingpong_runs() {
     exchange(
@@ -114,6 +115,7 @@ fn rc_pingpong_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn rc_pingpong_with_events_runs() {
     exchange(
@@ -125,6 +127,7 @@ fn rc_pingpong_with_events_runs() {
 }
 
 /// Both sides end after a handshake over TCP: a process that ended earlier would not repeat a lost acknowledgement.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn send_latency_runs_despite_losses() {
     let options = ["--loss", "0.02", "--seed", "7"];
@@ -136,6 +139,7 @@ fn send_latency_runs_despite_losses() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn uc_pingpong_runs() {
     exchange(
@@ -146,6 +150,7 @@ fn uc_pingpong_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn ud_pingpong_runs() {
     exchange(
@@ -156,6 +161,7 @@ fn ud_pingpong_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn srq_pingpong_runs() {
     exchange(
@@ -166,6 +172,7 @@ fn srq_pingpong_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn xsrq_pingpong_runs() {
     exchange(
@@ -176,6 +183,7 @@ fn xsrq_pingpong_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn rping_runs_and_verifies_its_data() {
     exchange(
@@ -186,16 +194,19 @@ fn rping_runs_and_verifies_its_data() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn ucmatose_runs() {
     exchange(9, &[], "ucmatose -b SERVER", "ucmatose -s SERVER");
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn udaddy_runs() {
     exchange(10, &[], "udaddy -b SERVER", "udaddy -s SERVER");
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn write_bandwidth_runs() {
     exchange(
@@ -206,6 +217,7 @@ fn write_bandwidth_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn send_latency_runs() {
     exchange(
@@ -216,6 +228,7 @@ fn send_latency_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn endpoints_without_event_channels_connect() {
     exchange(
@@ -226,6 +239,7 @@ fn endpoints_without_event_channels_connect() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn read_bandwidth_runs() {
     exchange(
@@ -236,6 +250,7 @@ fn read_bandwidth_runs() {
     );
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn atomic_bandwidth_runs() {
     exchange(
@@ -251,6 +266,7 @@ fn len(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| found.len())
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn writes_to_a_killed_server_fail() {
     let (server_addr, client_addr) = (addr(14, 2), addr(14, 3));
@@ -280,6 +296,7 @@ fn writes_to_a_killed_server_fail() {
     assert_ne!(ended.status.code(), None, "the client ends by itself");
 }
 
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn second_process_at_an_address_has_no_device_and_reports_the_cause() {
     let server_addr = addr(15, 2);
