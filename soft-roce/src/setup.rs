@@ -26,6 +26,8 @@ pub enum Group {
     RdmaCore,
     /// Benchmarks.
     Bench,
+    /// Building and running programs for ARM64.
+    Arm64,
     /// Additional programs run over RDMA by `test --long`.
     Programs,
 }
@@ -41,6 +43,7 @@ impl Group {
         Self::Build,
         Self::Siw,
         Self::Bench,
+        Self::Arm64,
     ];
 
     /// The groups of guests, installed by `cargo soft-roce setup`.
@@ -56,6 +59,7 @@ impl Group {
             Self::Siw => "siw",
             Self::RdmaCore => "rdma-core",
             Self::Bench => "bench",
+            Self::Arm64 => "arm64",
             Self::Programs => "programs",
         }
     }

@@ -11,7 +11,7 @@ use crate::output;
 use crate::stack::Stack;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{codegen, dependencies, fuzz, packages, semver, test, tidy};
+use crate::{bare_machine, codegen, dependencies, fuzz, packages, semver, test, tidy};
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
@@ -35,12 +35,12 @@ const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
-    let options = test::Options {
+    let options = test::without_guests_if_none(&test::Options {
         brief: true,
         without_repeats: !long,
         newest_too: true,
         ..test::Options::default()
-    };
+    })?;
     let stack = Stack::default();
     let preparation = test::prepare_guests(&options, &stack)?;
     let mut stages = Stages::default();
@@ -65,8 +65,10 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("deny", || dependencies::deny_if_possible(&workspace));
     stages.check("fuzz targets", || fuzz::check(&workspace));
     stages.check("packages", || packages::run(&workspace));
+    stages.check("bare machine", || bare_machine::run(&workspace, long));
     stages.check("semver", || semver::run_if_possible(&workspace));
     test::run_stage_in_miri(&workspace, &mut stages);
+    test::arm64::run_stage(&workspace, &mut stages);
     let preparation = preparation.as_ref();
     test::run_stages(&workspace, &options, &stack, preparation, &mut stages)?;
     if long {

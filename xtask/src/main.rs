@@ -9,6 +9,7 @@
 )]
 
 mod assumptions;
+mod bare_machine;
 mod bench;
 mod builders;
 mod ci;

@@ -27,13 +27,14 @@ const IGNORED: &[c_long] = &[
     libc::SYS_futimesat,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
+    FCHMODAT2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
 ];
 
-/// Numbers of calls of Linux 6.13 and 6.17, equal on all architectures.
+/// Numbers of calls of Linux 6.6, 6.13 and 6.17, equal on all architectures.
+const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const REMOVEXATTRAT: c_long = 466;
 const FILE_SETATTR: c_long = 469;

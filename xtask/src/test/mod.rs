@@ -20,6 +20,7 @@
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
+pub(crate) mod arm64;
 mod guests;
 mod newest;
 
@@ -172,6 +173,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     setup::ensure(&[Group::Build])?;
     let stack = options.stack.resolve()?;
     let workspace = stack.workspace()?;
+    let options = &without_guests_if_none(options)?;
     let is_complete = options.filter.is_none() && !options.device_only && !options.long;
     let options = &Options {
         without_repeats: is_complete && stack.is_default(),
@@ -319,12 +321,30 @@ fn run_tests_with_guests(
     }
 }
 
+/// The options on this host: only tests without guests, after the reason, where the host's architecture has no guests.
+///
+/// # Errors
+///
+/// The host has no guests, and only tests with a device were selected.
+pub(crate) fn without_guests_if_none(options: &Options) -> Result<Options> {
+    let mut options = options.clone();
+    if let Err(error) = backend::require_host() {
+        ensure!(!options.device_only, error);
+        output::print(format_args!("no test in a guest: {error:#}"));
+        options.host_only = true;
+    }
+    Ok(options)
+}
+
 /// Installs the packages that these tests need, and starts to build the kernels of their guests, if any.
 pub(crate) fn prepare_guests(options: &Options, stack: &Stack) -> Result<Option<Preparation>> {
     let on_host = options.host_only || options.valgrind || options.miri || options.sanitize_softnic;
     let Stack::Guests { kernel, .. } = stack else {
         return Ok(None);
     };
+    if backend::require_host().is_err() {
+        return Ok(None);
+    }
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if options.long {
         setup::ensure(&[Group::Programs])?;

@@ -1,0 +1,218 @@
+//! The stage *ARM64* of `ci`: the workspace is checked for this architecture, and tests without a kernel's device run under QEMU's
+//! emulation of its instructions.
+//!
+//! The emulation keeps the memory order of x86-64: orders that only ARM64 has are the subject of loom and Miri.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use soft_roce::process;
+
+use super::{Options, Suite};
+use crate::outcomes::Outcomes;
+use crate::output;
+use crate::stack::Stack;
+use crate::stage::{Counts, Stages};
+use crate::workspace::Workspace;
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// The cross compiler, which is the linker too.
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+
+const EMULATOR: &str = "qemu-aarch64";
+
+/// Folder of the C library for ARM64, in Debian's packages.
+const ROOT: &str = "/usr/aarch64-linux-gnu";
+
+/// Folders of rdma-core's headers, which are those of all architectures, below `/usr/include`.
+const HEADERS: [&str; 2] = ["infiniband", "rdma"];
+
+/// Packages without a device, whose tests run.
+const PACKAGES: [&str; 2] = ["rdma-rsocket-proto", "rdma-rds-proto"];
+
+/// Integration tests of these packages, besides the unit tests.
+const TESTS: [&str; 2] = ["simulator", "fuzz"];
+
+/// The -sys crates: package, and folder.
+const BINDINGS: [(&str, &str); 2] = [
+    ("rdma-ibverbs-sys", "ibverbs-sys"),
+    ("rdmacm-sys", "rdmacm-sys"),
+];
+
+/// Runs the stage, if the tools are there; otherwise prints the reason.
+pub(crate) fn run_stage(workspace: &Workspace, stages: &mut Stages) {
+    if let Err(error) = require() {
+        output::print(format_args!("nothing was built for ARM64: {error:#}"));
+        return;
+    }
+    let options = Options {
+        brief: true,
+        ..Options::default()
+    };
+    let suite = Suite {
+        workspace,
+        options: &options,
+        stack: &Stack::default(),
+    };
+    stages.test("ARM64", |counts| suite.arm64(counts));
+}
+
+/// Requires the tools, and installs Rust's standard library for the target.
+fn require() -> Result<()> {
+    if cfg!(target_arch = "aarch64") {
+        bail!("this host is one, where the other stages test it");
+    }
+    for tool in [COMPILER, EMULATOR] {
+        ensure!(
+            process::find_program(tool).is_some(),
+            "{tool} is not installed"
+        );
+    }
+    let mut list = Command::new("rustup");
+    list.args(["target", "list", "--installed"]);
+    if process::output(&mut list)?
+        .lines()
+        .any(|line| line == TARGET)
+    {
+        return Ok(());
+    }
+    process::run(Command::new("rustup").args(["target", "add", TARGET]))
+        .context("rustup cannot install the target's standard library")
+}
+
+impl Suite<'_> {
+    fn arm64(&self, counts: &mut Counts) -> Result<()> {
+        let mut check = self.cross();
+        check.args([
+            "check",
+            "--quiet",
+            "--locked",
+            "--workspace",
+            "--target",
+            TARGET,
+        ]);
+        process::run(&mut check)?;
+        let mut tests = self.cross();
+        tests.args(["test", "--locked", "--no-fail-fast", "--target", TARGET]);
+        tests.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
+        tests.arg("--lib");
+        tests.args(TESTS.iter().flat_map(|name| ["--test", name]));
+        self.run_counting(&mut tests, counts, &mut Outcomes::default())?;
+        self.bindings_for_arm64(counts)
+    }
+
+    /// Compares the bindings with the headers, as the C compiler for ARM64 reads them: the layout of each type, and the
+    /// checked-in definitions.
+    fn bindings_for_arm64(&self, counts: &mut Counts) -> Result<()> {
+        let target = self.workspace.target().join("arm64");
+        let include = headers(&target)?;
+        let mut tests = self.cross();
+        tests.args(["test", "--locked", "--no-fail-fast", "--test", "layout"]);
+        tests.args(BINDINGS.iter().flat_map(|(name, _)| ["--package", name]));
+        tests.args(["--target", TARGET, "--features", "bindgen", "--target-dir"]);
+        tests.arg(&target);
+        for name in ["IBVERBS", "RDMACM"] {
+            tests.env(format!("{name}_INCLUDE_DIR"), &include);
+        }
+        tests.env("CC", COMPILER).env("CC_RUNNER", runner());
+        self.run_counting(&mut tests, counts, &mut Outcomes::default())?;
+        for (package, folder) in BINDINGS {
+            let path = self.workspace.root().join(folder).join("src/bindings.rs");
+            let checked_in = read(&path)?;
+            let generated = read(&newest_bindings(&target, package)?)?;
+            ensure!(
+                definitions(&checked_in) == definitions(&generated),
+                "{} has other definitions than the headers on ARM64",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// A cargo command that builds for ARM64, and runs programs in the emulator.
+    fn cross(&self) -> Command {
+        let mut cargo = self.cargo();
+        let name = TARGET.replace('-', "_");
+        let cargo_name = format!("CARGO_TARGET_{}", name.to_uppercase());
+        cargo.env(format!("{cargo_name}_LINKER"), COMPILER);
+        cargo.env(format!("{cargo_name}_RUNNER"), runner());
+        cargo.env(format!("CC_{name}"), COMPILER);
+        cargo
+    }
+}
+
+/// The command that runs a program for ARM64.
+fn runner() -> String {
+    format!("{EMULATOR} -L {ROOT}")
+}
+
+/// A folder with rdma-core's headers only: headers of the C library beside them are those of this host.
+fn headers(target: &Path) -> Result<PathBuf> {
+    let folder = target.join("include");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for name in HEADERS {
+        let link = folder.join(name);
+        if !link.exists() {
+            symlink(Path::new("/usr/include").join(name), &link)
+                .with_context(|| format!("cannot create {}", link.display()))?;
+        }
+    }
+    Ok(folder)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The bindings that the last build of a package generated.
+fn newest_bindings(target: &Path, package: &str) -> Result<PathBuf> {
+    let builds = target.join(TARGET).join("debug/build");
+    let folders = fs::read_dir(&builds)
+        .with_context(|| format!("cannot read {}", builds.display()))?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(package));
+    let files = folders.map(|entry| entry.path().join("out/bindings.rs"));
+    let newest = files
+        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
+        .max();
+    newest
+        .map(|(_, file)| file)
+        .with_context(|| format!("no bindings of {package} were generated"))
+}
+
+/// The text of bindings without comments, white space and commas, which depend on rustfmt, and without the assertions of
+/// layouts, which the compiler checks.
+fn definitions(bindings: &str) -> String {
+    let mut blocks = bindings.split("const _: () = {");
+    let first = blocks.next().unwrap_or_default().to_owned();
+    let rest = blocks.filter_map(|block| block.split_once("};"));
+    let text = rest.fold(first, |text, (_, after)| text + after);
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line))
+        .filter(|line| !line.contains("#[cfg(target_arch") && !line.contains("#[allow(clippy"));
+    let characters = lines.flat_map(str::chars);
+    characters
+        .filter(|c| !c.is_whitespace() && *c != ',')
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_differ_by_a_field_and_not_by_layout_or_format() {
+        let checked_in = "// rdma-core 44\npub struct a {\n    pub x: u8,\n}\n#[cfg(target_arch = \"x86_64\")]\n\
+            const _: () = {\n    [\"Size of a\"][size_of::<a>() - 1usize];\n};\npub struct b;\n";
+        let generated = "pub struct a { pub x: u8 }\nconst _: () = { [\"Size of a\"][size_of::<a>() - 2usize]; };\n\
+            pub struct b;";
+        assert_eq!(definitions(checked_in), definitions(generated));
+        let other = generated.replace("u8", "u16");
+        assert_ne!(definitions(checked_in), definitions(&other));
+    }
+}
