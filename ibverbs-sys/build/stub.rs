@@ -16,6 +16,9 @@ use std::process::Command;
 /// Environment variable that enables the library; empty is the same as absent.
 const ENABLE: &str = "RDMA_STUB_LIBRARIES";
 
+/// A function that needs no device.
+const EVENT_NAMES: &str = "rdma_event_str";
+
 /// The part before the functions. 79 is `ELIBACC`, which the crate `verbs` explains with the names of the packages.
 const HEAD: &str = "\
 #![allow(improper_ctypes_definitions)]
@@ -71,6 +74,10 @@ pub(crate) fn link(wanted: &Wanted, bindings: &str, out: &Path) -> Result<(), St
 fn source_of(bindings: &str, wanted: &Wanted) -> String {
     let mut source = HEAD.to_owned();
     for (name, returned) in declared(bindings) {
+        if name == EVENT_NAMES {
+            source += &event_names(bindings);
+            continue;
+        }
         let (returned, value) = failure(&returned, wanted);
         writeln!(
             source,
@@ -79,6 +86,22 @@ fn source_of(bindings: &str, wanted: &Wanted) -> String {
         .expect("a string grows");
     }
     source
+}
+
+/// The function with the names of the connection manager's events, which are those of the constants.
+fn event_names(bindings: &str) -> String {
+    let constants = bindings.split("pub const RDMA_CM_EVENT_").skip(1);
+    let arms = constants.filter_map(|text| {
+        let (name, rest) = text.split_once(':')?;
+        let (_, value) = rest.split_once("rdma_cm_event_type(")?;
+        let (value, _) = value.split_once(')')?;
+        Some(format!("{value} => c\"RDMA_CM_EVENT_{name}\", "))
+    });
+    let arms: String = arms.collect();
+    format!(
+        "#[unsafe(no_mangle)] pub extern \"C\" fn {EVENT_NAMES}(event: u32) -> *const c_char {{\n\
+         match event {{ {arms}_ => c\"UNKNOWN EVENT\" }}.as_ptr() }}\n"
+    )
 }
 
 /// The library functions declared in the bindings: name, and type of the result.
