@@ -8,6 +8,8 @@ mod endpoints;
 mod ends;
 mod event_loop;
 mod half_open;
+mod servers;
+mod strangers;
 mod streams;
 mod unanswered;
 

@@ -15,10 +15,10 @@ use rsocket::{Listener, Options, Stream};
 use softnic::{Fabric, Host, Limits};
 
 use crate::{
-    ADDR, TEST_TIMEOUT, addr,
-    attacks::{Act, Attack, HELD, hosts, serve_during},
+    ADDR, TEST_TIMEOUT,
+    attacks::{Attack, hosts, serve_during},
     child::{forbid_threads, report, with_limits},
-    half_open::{HalfOpen, request},
+    strangers::{Strangers, limits},
 };
 
 /// Number of streams that the server serves at a time; one more ends the oldest.
@@ -26,71 +26,6 @@ const STREAMS: usize = 4;
 
 /// Backlog of the server, fewer than the half-open connections of the hostile host.
 const BACKLOG: u32 = 32;
-
-/// Limits of a service, by their names in `SECURITY.md`.
-fn limits() -> [(&'static str, Limits); 5] {
-    [
-        (
-            "8 MiB of lockable memory, 256 descriptors",
-            Limits::new().locked_memory(8 << 20).descriptors(256),
-        ),
-        ("16 queue pairs", Limits::new().queue_pairs(16)),
-        ("16 completion queues", Limits::new().completion_queues(16)),
-        ("32 memory regions", Limits::new().memory_regions(32)),
-        ("32 descriptors", Limits::new().descriptors(32)),
-    ]
-}
-
-/// The hostile host of a listener.
-struct Strangers {
-    attack: Attack,
-    half_open: VecDeque<HalfOpen>,
-    open: VecDeque<Stream>,
-    actions: usize,
-}
-
-impl Strangers {
-    fn new(attack: Attack) -> Self {
-        Self {
-            attack,
-            half_open: VecDeque::new(),
-            open: VecDeque::new(),
-            actions: 0,
-        }
-    }
-}
-
-impl Act for Strangers {
-    fn act(&mut self) {
-        self.actions += 1;
-        let source = self.attack.source(self.actions);
-        match self.attack {
-            Attack::HalfOpen | Attack::ForgedSources => {
-                self.half_open
-                    .push_back(request(Some(source), addr(), true));
-                if self.half_open.len() > HELD {
-                    self.half_open.pop_front();
-                }
-            }
-            Attack::Idle | Attack::ManyAddresses | Attack::ReconnectStorm => {
-                let options = Options::new().source(source).connect_timeout(TEST_TIMEOUT);
-                self.open.extend(options.connect(ADDR).ok());
-            }
-        }
-        if let Attack::ManyAddresses = self.attack
-            && let Some(mut stream) = self.open.pop_front()
-            && stream.write(b"h").is_ok()
-        {
-            self.open.push_back(stream);
-        }
-        if let Attack::ReconnectStorm = self.attack {
-            self.open.clear();
-        }
-        if self.open.len() > HELD {
-            self.open.pop_front();
-        }
-    }
-}
 
 /// Echoes the received bytes of a stream, at most 64. Returns whether the stream goes on.
 fn echo(stream: &mut Stream) -> bool {
