@@ -14,6 +14,7 @@ mod newcomers;
 #[path = "../../../rds/tests/prober/mod.rs"]
 mod prober;
 mod refusals;
+mod strangers;
 mod streams;
 mod unlocked;
 

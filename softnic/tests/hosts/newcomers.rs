@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Locked memory and descriptors of a service's host.
-fn service_limits() -> Limits {
+pub(crate) fn service_limits() -> Limits {
     Limits::new().locked_memory(8 << 20).descriptors(256)
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn exchange(server: &Socket, newcomer: &Socket) {
 }
 
 /// Has each newcomer exchange messages with the server, and reports the longest time.
-fn serve_each(attack: &str, fabric: &Fabric, server: &Socket, newcomers: &[Socket]) {
+pub(crate) fn serve_each(attack: &str, fabric: &Fabric, server: &Socket, newcomers: &[Socket]) {
     let times = newcomers.iter().map(|newcomer| {
         let start = fabric.now();
         exchange(server, newcomer);

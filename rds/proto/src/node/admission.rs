@@ -21,6 +21,9 @@ use crate::{
 /// round trips, and a lost RTU is repeated sooner.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
 
+/// How long messages of local programs protect the connection of a peer that has never acknowledged one.
+const FIRST_ACK: Duration = Duration::from_secs(2);
+
 /// Interval between dialing attempts at the limit of posted receives.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -437,8 +440,17 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Use of a connection, and the time of its last use of this kind.
     fn rank(&self, peer: &Peer<P, B>) -> (Rank, Duration) {
         let last = peer.proven_at.unwrap_or(peer.linked_at);
-        if !peer.is_idle() && last.saturating_add(self.settings.idle_after) > self.latest {
-            return (Rank::Busy, last);
+        if !peer.is_idle() {
+            // Neither a new link nor a delivered message of the peer extends the time.
+            let since = peer.pending_since.unwrap_or(self.latest);
+            let protected = match peer.has_acked {
+                true => self.settings.idle_after,
+                false => FIRST_ACK,
+            };
+            return match since.saturating_add(protected) > self.latest {
+                true => (Rank::Busy, last),
+                false => (Rank::Unproven, since),
+            };
         }
         let rank = match peer.proven_at {
             Some(_) => Rank::Proven,

@@ -44,6 +44,11 @@ pub(super) struct Peer<P, B> {
     /// Time at which the peer last delivered a message to a socket, or acknowledged one of a local
     /// program, over this link.
     pub(super) proven_at: Option<Duration>,
+    /// Time at which messages of local programs were in progress, at first or after the last acknowledgement. Not changed by a
+    /// new link.
+    pub(super) pending_since: Option<Duration>,
+    /// The peer has acknowledged a message of a local program.
+    pub(super) has_acked: bool,
     /// The last request for which another connection has yielded, because resources were missing.
     pub(super) exhausted_by: Option<RequestId>,
 }
@@ -71,6 +76,8 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
             receives: 0,
             linked_at: Duration::ZERO,
             proven_at: None,
+            pending_since: None,
+            has_acked: false,
             exhausted_by: None,
         }
     }
@@ -80,6 +87,15 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
         self.receives = receives;
         self.linked_at = now;
         self.proven_at = None;
+    }
+
+    /// Notes the time at which messages are in progress.
+    fn note_pending(&mut self, now: Duration) {
+        if self.is_idle() {
+            self.pending_since = None;
+        } else {
+            self.pending_since.get_or_insert(now);
+        }
     }
 
     /// Whether no message is unfinished, and no socket waits for the peer.
@@ -254,6 +270,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// is forgotten.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
         let peer = self.peers.get_mut(id)?;
+        peer.note_pending(now);
         if peer.connection.is_stalled(now)
             && let Some(attempt) = peer.link.current()
         {
@@ -504,6 +521,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         while let Some(finished) = peer.connection.finished() {
             if finished.outcome == MessageOutcome::Done {
                 peer.proven_at = Some(self.latest);
+                peer.pending_since = None;
+                peer.has_acked = true;
             }
             let owner = finished.message.owner;
             if let Some(socket) = self.sockets.get_mut(&owner) {

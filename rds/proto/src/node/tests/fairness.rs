@@ -167,18 +167,63 @@ fn connections_yield_in_order_of_use() {
 }
 
 /// A peer that never acknowledges does not keep its connection.
+/// Acknowledges the messages up to a sequence number.
+fn acknowledge(node: &mut TestNode, now: Duration, id: ConnectionId, ack: u64) {
+    let header = Header {
+        ack,
+        ..Header::default()
+    };
+    node.received(now, id, &header.encode(), vec![]).unwrap();
+}
+
+/// A connection with a message in progress, posted. Returns its sequence number.
+fn post(node: &mut TestNode, now: Duration, socket: SocketId, id: ConnectionId) -> u64 {
+    send(node, socket, (host(0), 4000).into(), 1).unwrap();
+    node.poll(now, id);
+    // The congestion map comes first.
+    while let Some(work) = node.transmit(id, 1) {
+        if let Request::Frame {
+            header,
+            body: Body::Message { .. },
+            ..
+        } = work.request
+        {
+            return Header::decode(&header, false).unwrap().sequence;
+        }
+    }
+    panic!("the message is not posted");
+}
+
 #[test]
 fn connection_without_progress_yields_after_idle_time() {
     let mut node = with(|settings| settings.max_receives = INITIAL);
     let socket = bound(&mut node, A, 4000);
     let id = connect(&mut node, NOW, host(0), 0);
+    let sequence = post(&mut node, NOW, socket, id);
+    acknowledge(&mut node, NOW, id, sequence);
+    node.retire_acked();
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
-    deliver(&mut node, seconds(20), id, 1, 4000);
+    node.poll(seconds(20), id);
+    // A message of the peer is no progress.
+    deliver(&mut node, seconds(45), id, 1, 4000);
     assert!(send_request(&mut node, seconds(49), B, 0).is_err());
-    // A frame that is no message is no progress.
-    deliver(&mut node, seconds(45), id, 2, 0);
     let newcomer = send_request(&mut node, seconds(50), B, 0).unwrap();
     assert!(gets_in(&mut node, seconds(50), newcomer, &[id]));
+}
+
+/// Deliveries of the peer and new connections do not extend the time.
+#[test]
+fn connection_without_any_acknowledgement_yields_after_two_seconds() {
+    let mut node = with(|settings| settings.max_receives = INITIAL);
+    let socket = bound(&mut node, A, 4000);
+    let id = connect(&mut node, NOW, host(0), 0);
+    post(&mut node, NOW, socket, id);
+    assert!(send_request(&mut node, seconds(1), B, 0).is_err());
+    lose(&mut node, seconds(1), id);
+    let id = connect(&mut node, seconds(1), host(0), 0);
+    deliver(&mut node, seconds(2), id, 1, 4000);
+    let newcomer = send_request(&mut node, seconds(2), B, 0).unwrap();
+    assert!(gets_in(&mut node, seconds(2), newcomer, &[id]));
 }
 
 #[test]
