@@ -35,7 +35,7 @@ pub(crate) fn unspecified() -> SocketAddr {
 }
 
 /// Address of a peer for the limits of each address.
-fn limited_addr(peer: Option<SocketAddr>) -> IpAddr {
+pub(crate) fn limited_addr(peer: Option<SocketAddr>) -> IpAddr {
     peer.unwrap_or_else(unspecified).ip().to_canonical()
 }
 
@@ -285,11 +285,12 @@ impl Backlog {
     }
 
     /// Allocates for the peer at an address. Without memory, descriptors or objects of the device, repeats the
-    /// attempt after the end of a half-open connection, chosen as in a full backlog.
+    /// attempt after the end of a half-open connection, chosen as in a full backlog, or else of one ended by `displace`.
     fn allocate<T>(
         &self,
         engine: &Engine,
         addr: IpAddr,
+        displace: impl Fn() -> bool,
         allocate: impl Fn() -> io::Result<T>,
     ) -> io::Result<T> {
         for _ in 0..MAX_DISPLACED {
@@ -297,7 +298,7 @@ impl Backlog {
                 Err(err) if is_exhausted(&err) => {
                     let now = Instant::now();
                     let decision = self.lock().half_open.decide_exhausted(addr, now);
-                    if !self.displace(engine, decision) {
+                    if !self.displace(engine, decision) && !displace() {
                         return Err(err);
                     }
                 }
@@ -334,10 +335,14 @@ impl Backlog {
     ) -> io::Result<RequestOutcome> {
         let id = request.request.request.id();
         let settings = options.settings.half_open();
-        let allocated = self.allocate(engine, request.addr, || {
-            let share = HalfOpenShare::take(&settings)?;
+        let addr = request.addr;
+        // The share is that of half-open connections: the end of others frees nothing of it.
+        let take_share = || HalfOpenShare::take(&settings);
+        let share = self.allocate(engine, addr, || false, take_share);
+        let allocated = share.and_then(|share| {
             let group = options.group.as_ref();
-            let endpoint = Endpoint::new(id, engine.devices(), group, settings)?;
+            let new = || Endpoint::new(id, engine.devices(), group, settings);
+            let endpoint = self.allocate(engine, addr, || engine.displace_dropped(addr), new)?;
             Ok((endpoint, share))
         });
         let span = StreamSpan::new(id.peer_addr().unwrap_or_else(unspecified));
@@ -432,7 +437,8 @@ impl Backlog {
         // No longer half-open, so that the connection does not displace itself.
         self.lock().half_open.end(key);
         let addr = limited_addr(Some(addrs.peer_addr));
-        let send_buffer = self.allocate(engine, addr, || Ok(endpoint.send_buffer()?));
+        let displace = || engine.displace_dropped(addr);
+        let send_buffer = self.allocate(engine, addr, displace, || Ok(endpoint.send_buffer()?));
         let connection = send_buffer.and_then(|send_buffer| {
             let establish = |qp| Ok((qp, id));
             Connection::new(endpoint, send_buffer, establish, &peer, addrs, engine)

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     io,
     mem::ManuallyDrop,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
@@ -392,6 +392,16 @@ impl Engine {
         if let Some(timer) = self.unsent.add_dropped(connection, deadline) {
             self.set_timer(timer);
         }
+    }
+
+    /// Ends a connection dropped by the program, for a request from an address that lacks memory, descriptors or objects of the
+    /// device. Returns whether there was one.
+    pub(crate) fn displace_dropped(&self, addr: IpAddr) -> bool {
+        let (is_displaced, timer) = self.unsent.displace(addr);
+        if let Some(timer) = timer {
+            self.timers().remove(timer);
+        }
+        is_displaced
     }
 
     /// Sends the retained data and the shutdown message of a connection as soon as there is room.

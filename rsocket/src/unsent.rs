@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -16,6 +17,8 @@ use cm::Key;
 use rustix::event::Timespec;
 
 use crate::{
+    admission::{Admission, Decision},
+    backlog::limited_addr,
     connection::Connection,
     ready_list::ReadyList,
     timers::{Action, TimerId},
@@ -51,6 +54,8 @@ struct Deliveries {
     by_name: HashMap<u64, Delivery>,
     names: HashMap<Key, u64>,
     next_name: u64,
+    /// The deliveries of dropped connections, by name: which one gives way when memory or objects of the device end.
+    dropped: Admission<u64>,
 }
 
 impl Unsent {
@@ -69,7 +74,7 @@ impl Unsent {
 
     /// Begins a delivery of retained data and a shutdown message, or adds to that of the connection.
     pub(crate) fn add(&self, connection: &Arc<Connection>) {
-        self.add_to(connection, |_| ());
+        self.add_to(connection, |_, _| ());
     }
 
     /// Begins a delivery for a dropped connection, at most until `deadline`. Returns the timer of its end.
@@ -79,9 +84,11 @@ impl Unsent {
         deadline: Option<Instant>,
     ) -> Option<TimerId<Key>> {
         let key = connection.key();
-        let name = self.add_to(&connection, |delivery| {
+        let addr = limited_addr(Some(connection.peer_addr()));
+        let name = self.add_to(&connection, |delivery, (name, dropped)| {
             if delivery.dropped.is_none() {
                 self.dropped.fetch_add(1, Relaxed);
+                dropped.begin(name, addr, Instant::now());
             }
             delivery.dropped = Some(Arc::clone(&connection));
             delivery.deadline = deadline;
@@ -90,12 +97,17 @@ impl Unsent {
     }
 
     /// Adds to a delivery, which begins unless in progress. Returns its name.
-    fn add_to(&self, connection: &Arc<Connection>, change: impl FnOnce(&mut Delivery)) -> u64 {
+    fn add_to(
+        &self,
+        connection: &Arc<Connection>,
+        change: impl FnOnce(&mut Delivery, (u64, &mut Admission<u64>)),
+    ) -> u64 {
         let mut deliveries = self.lock();
         let Deliveries {
             by_name,
             names,
             next_name,
+            dropped,
         } = &mut *deliveries;
         let name = *names.entry(connection.key()).or_insert_with(|| {
             *next_name += 1;
@@ -114,7 +126,7 @@ impl Unsent {
             }
         });
         delivery.requests += 1;
-        change(delivery);
+        change(delivery, (name, dropped));
         drop(deliveries);
         self.list.push(name);
         name
@@ -154,6 +166,16 @@ impl Unsent {
         timers
     }
 
+    /// Ends the delivery of a dropped connection for a request from an address, chosen as a half-open connection is. Returns
+    /// whether there was one, and its timer.
+    pub(crate) fn displace(&self, addr: IpAddr) -> (bool, Option<TimerId<Key>>) {
+        let decision = self.lock().dropped.decide_exhausted(addr, Instant::now());
+        match decision {
+            Decision::ServeInsteadOf(name) => (true, self.end_if(name, |_| true)),
+            _ => (false, None),
+        }
+    }
+
     /// Ends a delivery.
     pub(crate) fn end(&self, name: u64) {
         self.end_if(name, |_| true);
@@ -167,6 +189,7 @@ impl Unsent {
             .filter(|found| is_meant(found))?;
         let delivery = deliveries.by_name.remove(&name)?;
         deliveries.names.remove(&delivery.key);
+        deliveries.dropped.end(name);
         if let Some(connection) = delivery.connection.upgrade() {
             // Before the unlock: a later delivery of the connection watches the same source.
             self.list.unwatch(connection.shared().source());

@@ -41,6 +41,10 @@ pub(crate) enum Attack {
     ManyAddresses,
     /// Connections set up and ended again and again.
     ReconnectStorm,
+    /// Connections with a request whose answer has no room.
+    NoRoom,
+    /// Connections with a request whose answer finds no receive.
+    NoReceives,
 }
 
 /// A hostile host.
@@ -60,7 +64,11 @@ impl Attack {
     pub(crate) fn source(self, action: usize) -> SocketAddr {
         let number = match self {
             Self::ForgedSources | Self::ManyAddresses => action,
-            Self::HalfOpen | Self::Idle | Self::ReconnectStorm => 0,
+            Self::HalfOpen
+            | Self::Idle
+            | Self::ReconnectStorm
+            | Self::NoRoom
+            | Self::NoReceives => 0,
         };
         SocketAddr::new(hostile_addr(number), 0)
     }

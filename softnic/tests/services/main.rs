@@ -9,6 +9,7 @@ mod ends;
 mod event_loop;
 mod half_open;
 mod servers;
+mod stalled;
 mod strangers;
 mod streams;
 mod unanswered;

@@ -78,6 +78,7 @@ impl Act for Hostile {
                 let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT);
                 self.open.extend(builder.source(source).connect(ADDR).ok());
             }
+            Attack::NoRoom | Attack::NoReceives => unreachable!("attacks on streams"),
         }
         if let Attack::ReconnectStorm = self.attack {
             self.open.clear();

@@ -9,6 +9,7 @@ use crate::{
     ADDR, TEST_TIMEOUT, addr,
     attacks::{Act, Attack, HELD},
     half_open::{HalfOpen, request},
+    stalled::{self, Stalled, Withheld},
 };
 
 /// Limits of a service, by their names in `SECURITY.md`.
@@ -28,6 +29,7 @@ pub(crate) fn limits() -> [(&'static str, Limits); 5] {
 /// The hostile host of a listener.
 pub(crate) struct Strangers {
     attack: Attack,
+    stalled: VecDeque<Stalled>,
     half_open: VecDeque<HalfOpen>,
     open: VecDeque<Stream>,
     actions: usize,
@@ -37,6 +39,7 @@ impl Strangers {
     pub(crate) fn new(attack: Attack) -> Self {
         Self {
             attack,
+            stalled: VecDeque::new(),
             half_open: VecDeque::new(),
             open: VecDeque::new(),
             actions: 0,
@@ -54,6 +57,17 @@ impl Act for Strangers {
                     .push_back(request(Some(source), addr(), true));
                 if self.half_open.len() > HELD {
                     self.half_open.pop_front();
+                }
+            }
+            Attack::NoRoom | Attack::NoReceives => {
+                let withheld = match self.attack {
+                    Attack::NoRoom => Withheld::Room,
+                    _ => Withheld::Receives,
+                };
+                self.stalled
+                    .extend(stalled::connect(source, addr(), withheld));
+                if self.stalled.len() > HELD {
+                    self.stalled.pop_front();
                 }
             }
             Attack::Idle | Attack::ManyAddresses | Attack::ReconnectStorm => {

@@ -37,14 +37,14 @@ fn echo(stream: &mut Stream) -> bool {
     }
 }
 
-/// A server of one thread, until it is over.
-fn serve(listener: &Listener, is_over: &AtomicBool) {
+/// A server of one thread, until it is over. Serves `most` streams at a time.
+fn serve(listener: &Listener, most: usize, is_over: &AtomicBool) {
     let mut streams = VecDeque::new();
     while !is_over.load(Relaxed) {
         if let Ok((stream, _)) = listener.accept() {
             stream.set_nonblocking(true);
             streams.push_back(stream);
-            if streams.len() > STREAMS {
+            if streams.len() > most {
                 streams.pop_front();
             }
         }
@@ -66,17 +66,32 @@ fn ask(host: &Host) -> io::Result<Vec<u8>> {
 }
 
 #[track_caller]
-fn check(attack: Attack, (name, limits): (&str, Limits), ready: impl FnOnce()) {
+fn check(attack: Attack, limits: (&str, Limits), ready: impl FnOnce()) {
+    check_with(
+        (&Options::new().backlog(BACKLOG), STREAMS),
+        attack,
+        limits,
+        ready,
+    );
+}
+
+/// An attack on a server with options and a number of streams.
+#[track_caller]
+fn check_with(
+    (options, streams): (&Options, usize),
+    attack: Attack,
+    (name, limits): (&str, Limits),
+    ready: impl FnOnce(),
+) {
     let fabric = Fabric::new().keep_objects();
     let [service, hostile, honest] = hosts(&fabric);
     service.set_limits(limits);
-    let options = Options::new().backlog(BACKLOG);
     let listener = service.run(|| options.listen(ADDR).unwrap());
     listener.set_nonblocking(true);
     let is_over = Arc::new(AtomicBool::new(false));
     let serving = {
         let is_over = Arc::clone(&is_over);
-        service.spawn(move || serve(&listener, &is_over))
+        service.spawn(move || serve(&listener, streams, &is_over))
     };
     let attacker = (attack, Strangers::new as fn(_) -> _);
     let ends = [&hostile, &honest];
@@ -116,6 +131,37 @@ fn streams_are_served_beside_connections_of_many_addresses_within_limits() {
 #[test]
 fn streams_are_served_during_reconnect_storm_within_limits() {
     check_each(Attack::ReconnectStorm);
+}
+
+#[test]
+fn streams_are_served_beside_peers_without_room_within_limits() {
+    check_each(Attack::NoRoom);
+}
+
+#[test]
+fn streams_are_served_beside_peers_without_receives_within_limits() {
+    check_each(Attack::NoReceives);
+}
+
+/// The memory of two connections with small buffers and queues, one of which is half-open. Peers without receives are left out:
+/// each dropped stream has this memory for a second, and hinders the hostile host itself before the first client.
+#[test]
+fn streams_are_served_within_64_kib_of_lockable_memory() {
+    let options = Options::new().backlog(BACKLOG);
+    let options = options.send_buffer(4096).receive_buffer(4096);
+    let options = options.send_queue(16).receive_queue(16);
+    let limits = Limits::new().locked_memory(64 << 10);
+    for attack in [
+        Attack::HalfOpen,
+        Attack::ForgedSources,
+        Attack::Idle,
+        Attack::ManyAddresses,
+        Attack::ReconnectStorm,
+        Attack::NoRoom,
+    ] {
+        let limits = ("64 KiB of lockable memory", limits);
+        check_with((&options, 1), attack, limits, || ());
+    }
 }
 
 /// The limits of `setrlimit(2)`, and no thread can be started once the server runs.
