@@ -31,7 +31,7 @@ pub(crate) trait SetUp {
     fn serve_deferred(&self) -> Option<Instant>;
 }
 
-/// Makes a call of an engine thread. A panic ends the call, and the thread continues: it serves all sockets of the process.
+/// Makes a call of a thread of this crate. A panic ends the call, and the thread continues: it serves all sockets of the process.
 /// Returns `None` after a panic, which the panic hook has reported.
 pub(crate) fn survive<T>(call: impl FnOnce() -> T) -> Option<T> {
     // The state behind the locks is usable after a panic: guards undo incomplete steps.

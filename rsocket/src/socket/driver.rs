@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{Socket, mirror::Mirror, poll::FAILED, source::Watch};
-use crate::{ready_list::ReadyList, waiters::Interest};
+use crate::{ready_list::ReadyList, setup::survive, waiters::Interest};
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
@@ -56,15 +56,23 @@ impl MirrorDriver {
     fn run(self: Arc<Self>) {
         loop {
             for name in self.ready.take(None) {
-                let socket = self.sockets().get(&name).and_then(Weak::upgrade);
-                let Some(socket) = socket else { continue };
-                socket.reflect(true);
-                // The program has dropped the socket meanwhile. Neither the program nor this thread waits for
-                // unsent data.
-                if let Some(last) = Arc::into_inner(socket) {
-                    last.linger_in_background();
-                }
+                survive(|| self.serve(name));
             }
+        }
+    }
+
+    /// Updates the mirror of one socket. After a panic, tries once more, and then shows an error: the panic concerns this socket
+    /// alone.
+    fn serve(&self, name: u64) {
+        let socket = self.sockets().get(&name).and_then(Weak::upgrade);
+        let Some(socket) = socket else { return };
+        let updated = (0..2).any(|_| survive(|| socket.reflect(true)).is_some());
+        if !updated {
+            socket.show_failure();
+        }
+        // The program has dropped the socket meanwhile. Neither the program nor this thread waits for unsent data.
+        if let Some(last) = Arc::into_inner(socket) {
+            last.linger_in_background();
         }
     }
 }
@@ -209,6 +217,18 @@ impl Socket {
         if let Some(mirror) = &mut parts.mirror {
             // A failure here means kernel memory is short; the next change retries.
             drop(mirror.show(ready.unwrap_or(FAILED), after_event));
+        }
+    }
+
+    /// Shows an error, which is final.
+    fn show_failure(&self) {
+        let mut parts = self.reflection.lock();
+        let parts = &mut *parts;
+        if let Some((_, watch)) = &mut parts.driver {
+            watch.end();
+        }
+        if let Some(mirror) = &mut parts.mirror {
+            drop(mirror.show(FAILED, true));
         }
     }
 }

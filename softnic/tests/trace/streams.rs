@@ -2,11 +2,14 @@
 
 use std::{
     io::{Read, Write},
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use rsocket::{Listener, Options, Stream};
+use rsocket::{Family, Listener, Options, Socket, Stream};
 use softnic::{Fabric, Host};
 
 use crate::{TEST_TIMEOUT, assert_lines, hosts, recorder::Recorder};
@@ -137,4 +140,47 @@ fn panic_during_set_up_mutes_no_listener() {
     let mut active = client.run(|| options.connect(addr).unwrap());
     active.write_all(b"x").unwrap();
     accepting.join().unwrap().read_exact(&mut [0]).unwrap();
+}
+
+/// A socket connected to a server, with its mirror.
+fn mirrored(client: &Host, server: &Host) -> (Arc<Socket>, OwnedFd, Stream) {
+    let addr = SocketAddr::new(server.addr(), 7471);
+    let listener = server.run(|| Listener::bind(addr).unwrap());
+    let accepting = server.spawn(move || listener.accept().unwrap().0);
+    let socket = client.run(|| {
+        let socket = Arc::new(Socket::new(Family::V4).unwrap());
+        socket.connect(addr).unwrap();
+        socket.drive_mirror().unwrap();
+        socket
+    });
+    let mirror = socket.mirror().unwrap();
+    (socket, mirror, accepting.join().unwrap())
+}
+
+/// The subscriber panics while the thread of the mirrors handles the failure of one socket. This mirror shows the end, and the
+/// others go on.
+#[test]
+fn panic_at_one_mirror_mutes_no_other() {
+    let recorder = Recorder::of_process();
+    let fabric = Fabric::new().keep_objects();
+    let [lost, client] = hosts(&fabric, 40);
+    let remaining = fabric.host(IpAddr::from([10, 9, 40, 3]));
+    let (socket, mirror, _lost_stream) = mirrored(&client, &lost);
+    let (other, other_mirror, mut peer) = mirrored(&client, &remaining);
+    let is_readable = |mirror: &OwnedFd, timeout| {
+        verbs::fd::wait_readable("poll", mirror.as_fd(), Some(timeout)).unwrap()
+    };
+    assert!(!is_readable(&mirror, Duration::ZERO));
+    let (stalled, end) = recorder.stall_at(&["{peer=10.9.40.1:", "rsocket: request failed"]);
+    end.send(()).unwrap();
+    fabric.kill(&lost);
+    // The thread of the mirrors handles the failure: no call follows.
+    socket.send(b"x").unwrap();
+    stalled.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert!(is_readable(&mirror, TEST_TIMEOUT));
+    socket.recv(&mut [0]).unwrap_err();
+    assert!(!is_readable(&other_mirror, Duration::ZERO));
+    peer.write_all(b"y").unwrap();
+    assert!(is_readable(&other_mirror, TEST_TIMEOUT));
+    assert_eq!(other.recv(&mut [0]).unwrap(), 1);
 }
