@@ -346,6 +346,11 @@ impl<W> Addressed<W> {
 ///
 /// # Safety
 /// `ah` always returns the same handle, and `self` keeps the handle until dropped.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no destination",
+    label = "no address",
+    note = "a datagram has an address: wrap the work with `Addressed::new(work, &ah, …)`"
+)]
 pub unsafe trait HasAddress {
     /// The destination.
     fn ah(&self) -> &AddressHandle;

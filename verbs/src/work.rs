@@ -323,6 +323,11 @@ impl SgeList {
 ///
 /// And `gather` pushes the same elements every time, and an [`Sge`] has no other use. If `gather`
 /// calls the `gather` of work inside `self`, that work stays inside, unchanged.
+#[diagnostic::on_unimplemented(
+    message = "a device cannot read the memory of `{Self}`",
+    label = "not registered memory",
+    note = "register the bytes: `ProtectionDomain::register_buf` takes a value, `alloc_buf` makes a `Buf`; for a context beside it, use `With`"
+)]
 pub unsafe trait Gather {
     /// Pushes the elements, in the device's reading order.
     fn gather(&self, list: &mut SgeList);
@@ -335,6 +340,11 @@ pub unsafe trait Gather {
 /// - nothing reads the range either, and no other work covers any part of the range; or no
 ///   reference to the range exists, as above;
 /// - the range is registered for local writing.
+#[diagnostic::on_unimplemented(
+    message = "a device cannot write the memory of `{Self}`",
+    label = "not registered memory without other readers",
+    note = "receives and reads need memory of their own: a `Buf`, parts of one, a `PoolBuf`, or a `RemoteRegion`"
+)]
 pub unsafe trait Scatter: Gather {}
 
 /// Work with a context of the caller: any value needed at completion.

@@ -25,6 +25,11 @@ use crate::error::{Error, Result};
 ///   an aligned word of 8 bytes lies wholly inside the range, and of the byte otherwise.
 ///
 /// If [`provider`](Self::provider) returns memory, the range is that memory's.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be registered",
+    label = "no memory at a constant address",
+    note = "`Vec<u8>`, `Box<[u8]>` and mappings can; for memory of others, implement `Memory` with its contract"
+)]
 pub unsafe trait Memory: fmt::Debug + Send + 'static {
     /// The range: the same for every call.
     fn range(&mut self) -> NonNull<[u8]>;
@@ -49,6 +54,11 @@ pub unsafe trait Memory: fmt::Debug + Send + 'static {
 /// # Safety
 /// - From the call of [`range`](Memory::range) until the value is dropped, all reads and writes of
 ///   the range, in this process and in others, go through the returned pointer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may have other users while registered",
+    label = "memory shared with others",
+    note = "register it as a `RemoteRegion`, whose bytes are copied in and out"
+)]
 pub unsafe trait OwnedMemory: Memory {}
 
 // SAFETY: a vector's bytes are on the heap, initialised, and do not move with the vector;

@@ -17,6 +17,11 @@ mod sealed {
 }
 
 /// A request with support for inline data.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot have inline data",
+    label = "no request with inline data",
+    note = "sends and writes can"
+)]
 pub trait CanInline: sealed::SealedInline {}
 
 macro_rules! can_inline {

@@ -141,6 +141,11 @@ mod sealed {
 /// batches](crate::qp::ExtendedBatch).
 ///
 /// A sealed trait, implemented by the requests of this module only.
+#[diagnostic::on_unimplemented(
+    message = "`{T}` does not support `{Self}`",
+    label = "the transport does not support this request",
+    note = "`Rc` supports all requests but those with an address; `Uc` supports sends and writes; `Ud` supports `SendTo`"
+)]
 pub trait ExtendedRequest<T: Transport>: DescribeExtended {
     /// The memory for the device to read or write.
     type Work;
@@ -155,6 +160,11 @@ pub trait ExtendedRequest<T: Transport>: DescribeExtended {
 /// A request also supported by [`SendQueue::post`](crate::qp::SendQueue::post).
 ///
 /// A sealed trait, implemented by the requests of this module only.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be posted by `ibv_post_send` to a queue pair of `{T}`",
+    label = "the call or the transport does not support this request",
+    note = "flushes and atomic writes need an extended batch; `Uc` supports sends and writes; `Ud` supports `SendTo`"
+)]
 pub trait SendRequest<T: Transport>: ExtendedRequest<T> + Describe {}
 
 /// The options common to all requests.

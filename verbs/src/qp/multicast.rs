@@ -19,6 +19,11 @@ mod sealed {
 }
 
 /// A transport whose queue pairs can receive multicast datagrams.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of `{Self}` cannot join a multicast group",
+    label = "no transport for multicast",
+    note = "use a queue pair of `Ud`"
+)]
 pub trait Multicast: Transport + sealed::SealedMulticast {}
 
 impl sealed::SealedMulticast for Ud {}

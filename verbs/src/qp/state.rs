@@ -30,9 +30,19 @@ pub trait State: sealed::SealedState + Debug + Send + Sync + 'static {
 }
 
 /// A state in which receives can be posted: every state but [`Reset`].
+#[diagnostic::on_unimplemented(
+    message = "receives cannot be posted in the state `{Self}`",
+    label = "this state takes no receives",
+    note = "call `to_init` first"
+)]
 pub trait CanPostReceive: State {}
 
 /// A state in which requests can be posted: [`Rts`], and [`Sqd`], where they wait.
+#[diagnostic::on_unimplemented(
+    message = "requests cannot be posted in the state `{Self}`",
+    label = "this state takes no requests",
+    note = "connect the queue pair first: `to_init`, `to_rtr`, `to_rts`, or an endpoint of `cm`"
+)]
 pub trait CanPostSend: CanPostReceive {}
 
 /// A state in which a [counter](crate::completion_counter::CompletionCounter) can be attached:

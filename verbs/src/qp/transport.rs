@@ -18,12 +18,27 @@ pub trait Transport: sealed::SealedTransport + Debug + Send + Sync + 'static {
 }
 
 /// A transport between two connected queue pairs, for requests without an address.
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of `{Self}` is not connected to one peer",
+    label = "no connected transport",
+    note = "`Rc`, `Uc` and `XrcSend` are connected; the messages of `Ud` have addresses"
+)]
 pub trait Connected: Routed + Queued {}
 
 /// A transport with acknowledged delivery.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no acknowledged delivery",
+    label = "no reliable transport",
+    note = "reads, atomic operations and flushes need `Rc` or `XrcSend`"
+)]
 pub trait Reliable: Connected {}
 
 /// A transport with an address for each message.
+#[diagnostic::on_unimplemented(
+    message = "the messages of `{Self}` have no address of their own",
+    label = "no transport of datagrams",
+    note = "use a queue pair of `Ud`"
+)]
 pub trait Datagram: Queued {}
 
 /// A transport whose queue pairs have queues to post to: every one but [`XrcRecv`].

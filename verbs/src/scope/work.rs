@@ -20,6 +20,11 @@ mod sealed {
 ///
 /// Implemented by [`ScopedBuf`], [`ScopedSlice`], containers of these, and any work as [`Scoped`].
 // Sealed: each implementation must have `'scope` in its type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may outlive the scope",
+    label = "not confined to the scope",
+    note = "queue pairs of a scope carry `ScopedBuf` and `ScopedSlice`; wrap other work with `Scoped::new(work)`"
+)]
 pub trait ScopedWork<'scope>: sealed::SealedWork<'scope> {}
 
 /// Work of any kind, tied to a scope, for a queue pair [of that
