@@ -21,7 +21,7 @@ pub trait Transport: sealed::SealedTransport + Debug + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "a queue pair of `{Self}` is not connected to one peer",
     label = "no connected transport",
-    note = "`Rc`, `Uc` and `XrcSend` are connected; the messages of `Ud` have addresses"
+    note = "`Rc` and `Uc` are connected; the messages of `Ud` have addresses"
 )]
 pub trait Connected: Routed + Queued {}
 
@@ -29,7 +29,7 @@ pub trait Connected: Routed + Queued {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no acknowledged delivery",
     label = "no reliable transport",
-    note = "reads, atomic operations and flushes need `Rc` or `XrcSend`"
+    note = "reads, atomic operations and flushes need `Rc`, or `XrcSend` with `op::ToSrq`"
 )]
 pub trait Reliable: Connected {}
 
