@@ -83,8 +83,8 @@ fn module(page: &str, target: &str) -> Option<String> {
         }
     }
     let path = folders.join("/");
-    let mut known = PAGES.iter().chain(&ELSEWHERE);
-    let (_, module) = known.find(|(file, _)| *file == path)?;
+    let mut pages = PAGES.iter().chain(&ELSEWHERE);
+    let (_, module) = pages.find(|(file, _)| *file == path)?;
     let separator = if anchor.is_empty() { "" } else { "#" };
     Some(format!("{module}{separator}{anchor}"))
 }

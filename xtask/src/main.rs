@@ -22,6 +22,7 @@ mod differences;
 mod document_paths;
 mod documented_limits;
 mod fuzz;
+mod identifiers;
 mod miri;
 mod mutants;
 mod outcomes;

@@ -9,8 +9,8 @@ use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
 use crate::{
-    assumptions, builders, dependencies, document_paths, documented_limits, miri, packages, prose,
-    surface, test, test_names,
+    assumptions, builders, dependencies, document_paths, documented_limits, identifiers, miri,
+    packages, prose, surface, test, test_names,
 };
 
 /// Maximum number of lines of a file, except generated files.
@@ -83,6 +83,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         );
         tests.extend(tests_in(&name, &text));
     }
+    complaints.extend(names(root)?);
     let all = files(root, "")?;
     for file in files(root, ".md")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
@@ -108,15 +109,33 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     complaints.extend(surface::crowded_root(&verbs));
     let source = |file: &str| fs::read_to_string(root.join("verbs/src").join(file)).ok();
     complaints.extend(surface::names_of_two_modules(&verbs, source));
-    let (members, table) = (workspace.packages(), read(Path::new(dependencies::FILE))?);
-    complaints.extend(dependencies::complaints(&table, members));
-    complaints.extend(partial_docs(members));
-    complaints.extend(packages::complaints(root, members)?);
-    complaints.extend(io_dependencies(members));
+    let dependencies = read(Path::new(dependencies::FILE))?;
+    complaints.extend(package_rules(root, workspace.packages(), &dependencies)?);
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
     }
     Ok(())
+}
+
+/// The violations of packages; `dependencies` is the table of dependencies.
+fn package_rules(root: &Path, members: &[Package], dependencies: &str) -> Result<Vec<String>> {
+    let mut complaints = dependencies::complaints(dependencies, members);
+    complaints.extend(partial_docs(members));
+    complaints.extend(packages::complaints(root, members)?);
+    complaints.extend(io_dependencies(members));
+    Ok(complaints)
+}
+
+/// The crates with too many names of everyday words, or of several types.
+fn names(root: &Path) -> Result<Vec<String>> {
+    let mut names = identifiers::Names::default();
+    for file in files(root, ".rs")? {
+        let name = file.to_string_lossy();
+        if !GENERATED.contains(&&*name) {
+            names.add(&name, &fs::read_to_string(root.join(&file))?);
+        }
+    }
+    Ok(names.complaints())
 }
 
 /// The violations in a file, as `FILE:LINE: MESSAGE`.

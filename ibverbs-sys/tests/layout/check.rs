@@ -66,11 +66,11 @@ pub(crate) fn check(
             continue;
         }
         types += 1;
-        let place = place(&compounds, &asserted, name);
-        if place.nameable {
+        let location = location(&compounds, &asserted, name);
+        if location.nameable {
             for (what, operator) in [("Size of", "sizeof"), ("Alignment of", "_Alignof")] {
                 let key = format!("{what} {name}");
-                let c = format!("{operator}({})", place.c_type);
+                let c = format!("{operator}({})", location.c_type);
                 facts.push(Fact {
                     rust: proved(&asserted, &key),
                     name: key,
@@ -85,11 +85,11 @@ pub(crate) fn check(
             // An anonymous union cannot be named in C; its fields are checked as part of their own type.
             if !field.starts_with("__bindgen_anon") {
                 let member = field.strip_suffix('_').unwrap_or(field);
-                let c = format!("__builtin_offsetof({}, {member})", place.c_type);
+                let c = format!("__builtin_offsetof({}, {member})", location.c_type);
                 facts.push(Fact {
                     name: key,
                     c,
-                    rust: place.offset + offset,
+                    rust: location.offset + offset,
                 });
             }
         }
@@ -116,7 +116,7 @@ struct Place {
     nameable: bool,
 }
 
-fn place(
+fn location(
     compounds: &BTreeMap<String, Compound>,
     asserted: &BTreeMap<String, i128>,
     name: &str,
@@ -137,7 +137,7 @@ fn place(
         .iter()
         .find_map(|(parent, compound)| Some((parent, has(compound)?)))
         .unwrap_or_else(|| panic!("no field has the type {name}"));
-    let outer = place(compounds, asserted, parent);
+    let outer = location(compounds, asserted, parent);
     if field.starts_with("__bindgen_anon") {
         let key = format!("Offset of field: {parent}::{field}");
         let offset = outer.offset + proved(asserted, &key);
