@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 /// A required library.
-pub(crate) struct Wanted {
+pub(crate) struct LibrarySpec {
     /// Linker name, without `lib`.
     pub name: &'static str,
     /// pkg-config name.
@@ -33,17 +33,17 @@ impl Found {
     }
 }
 
-/// Finds `wanted`, and with `link` prints instructions for the linker. The error message lists the packages to install.
-pub(crate) fn find(wanted: &Wanted, link: bool) -> Result<Found, String> {
-    let include = variable(wanted, "INCLUDE_DIR");
-    let lib = variable(wanted, "LIB_DIR");
-    let version = variable(wanted, "VERSION");
+/// Finds `spec`, and with `link` prints instructions for the linker. The error message lists the packages to install.
+pub(crate) fn find(spec: &LibrarySpec, link: bool) -> Result<Found, String> {
+    let include = variable(spec, "INCLUDE_DIR");
+    let lib = variable(spec, "LIB_DIR");
+    let version = variable(spec, "VERSION");
     if include.is_none() && lib.is_none() {
         let library = pkg_config::Config::new()
-            .atleast_version(wanted.at_least)
+            .atleast_version(spec.at_least)
             .cargo_metadata(link)
-            .probe(wanted.package)
-            .map_err(|error| missing(wanted, &error))?;
+            .probe(spec.package)
+            .map_err(|error| missing(spec, &error))?;
         return Ok(Found {
             include: library.include_paths,
             version: version.or(Some(library.version)),
@@ -53,7 +53,7 @@ pub(crate) fn find(wanted: &Wanted, link: bool) -> Result<Found, String> {
         println!("cargo::rustc-link-search=native={lib}");
     }
     if link {
-        println!("cargo::rustc-link-lib={}", wanted.name);
+        println!("cargo::rustc-link-lib={}", spec.name);
     }
     Ok(Found {
         include: include.map(PathBuf::from).into_iter().collect(),
@@ -62,8 +62,8 @@ pub(crate) fn find(wanted: &Wanted, link: bool) -> Result<Found, String> {
 }
 
 /// Whether the environment has a folder of headers, and none of the library.
-pub(crate) fn has_headers_only(wanted: &Wanted) -> bool {
-    variable(wanted, "INCLUDE_DIR").is_some() && variable(wanted, "LIB_DIR").is_none()
+pub(crate) fn has_headers_only(spec: &LibrarySpec) -> bool {
+    variable(spec, "INCLUDE_DIR").is_some() && variable(spec, "LIB_DIR").is_none()
 }
 
 /// Lets cargo run the script again once a package adds a `.pc` file.
@@ -87,20 +87,20 @@ pub(crate) fn watch() {
     }
 }
 
-fn variable(wanted: &Wanted, suffix: &str) -> Option<String> {
-    let name = format!("{}_{suffix}", wanted.prefix);
+fn variable(spec: &LibrarySpec, suffix: &str) -> Option<String> {
+    let name = format!("{}_{suffix}", spec.prefix);
     println!("cargo::rerun-if-env-changed={name}");
     env::var(name).ok()
 }
 
-fn missing(wanted: &Wanted, error: &pkg_config::Error) -> String {
-    let Wanted {
+fn missing(spec: &LibrarySpec, error: &pkg_config::Error) -> String {
+    let LibrarySpec {
         name,
         package,
         prefix,
         debian,
         ..
-    } = wanted;
+    } = spec;
     format!(
         "{package} of rdma-core 39 or newer was not found. Install it with its header files:\n\
          \n    Debian, Ubuntu    apt install {debian} pkg-config\

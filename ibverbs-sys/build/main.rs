@@ -13,12 +13,12 @@ mod library;
 mod script;
 mod stub;
 
-use library::Wanted;
+use library::LibrarySpec;
 use script::Script;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const IBVERBS: Wanted = Wanted {
+const IBVERBS: LibrarySpec = LibrarySpec {
     name: "ibverbs",
     package: "libibverbs",
     at_least: "1.14",
@@ -48,7 +48,7 @@ const NEWER: &[(&str, &str)] = &[
 
 fn main() -> ExitCode {
     Script {
-        wanted: IBVERBS,
+        spec: IBVERBS,
         newer: NEWER,
         regenerate,
     }

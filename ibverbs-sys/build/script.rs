@@ -1,6 +1,6 @@
 //! Common part of both build scripts: finds the library and writes `bindings.rs` to `OUT_DIR`.
 
-use crate::library::{self, Found, Wanted};
+use crate::library::{self, Found, LibrarySpec};
 use crate::stub;
 use std::env;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 /// Parameters of one -sys crate.
 pub(crate) struct Script {
-    pub wanted: Wanted,
+    pub spec: LibrarySpec,
     /// Items newer than rdma-core 39: a cfg, and the text in the bindings by which to detect the item, with or without
     /// rustfmt.
     pub newer: &'static [(&'static str, &'static str)],
@@ -30,13 +30,13 @@ impl Script {
             return ExitCode::SUCCESS;
         }
         // A cross build with the headers only, which are those of all architectures.
-        let stub = is_cross() && library::has_headers_only(&self.wanted) && stub::is_enabled();
-        match library::find(&self.wanted, !is_loaded() && !stub) {
+        let stub = is_cross() && library::has_headers_only(&self.spec) && stub::is_enabled();
+        match library::find(&self.spec, !is_loaded() && !stub) {
             Ok(mut found) => {
                 found.include.splice(0..0, include);
                 self.write(&found, (self.regenerate)(&found.include));
                 match stub {
-                    true => result(stub::link(&self.wanted, &checked_in(), &out())),
+                    true => result(stub::link(&self.spec, &checked_in(), &out())),
                     false => ExitCode::SUCCESS,
                 }
             }
@@ -45,7 +45,7 @@ impl Script {
                 self.write(&Found::default(), None);
                 println!("cargo::rustc-cfg=stub");
                 println!("cargo::metadata=stub=1");
-                result(stub::link(&self.wanted, &checked_in(), &out()))
+                result(stub::link(&self.spec, &checked_in(), &out()))
             }
             // Another crate defines the functions, or they are loaded later: nothing to link, and the checked-in bindings
             // are used.
@@ -69,7 +69,7 @@ impl Script {
         println!("cargo::rustc-check-cfg=cfg(loaded)");
         if is_loaded() {
             println!("cargo::rustc-cfg=loaded");
-            let defined = format!("loaded! {{ c\"lib{}.so.1\";", self.wanted.name);
+            let defined = format!("loaded! {{ c\"lib{}.so.1\";", self.spec.name);
             bindings = bindings.replace("unsafe extern \"C\" {", &defined);
         }
         for (cfg, probe) in self.newer {
@@ -81,13 +81,13 @@ impl Script {
         let include = env::join_paths(&found.include).expect("an include path has no colon");
         let include = include.to_str().expect("an include path is UTF-8");
         println!("cargo::metadata=include={include}");
-        println!("cargo::rustc-env={}_INCLUDE={include}", self.wanted.prefix);
+        println!("cargo::rustc-env={}_INCLUDE={include}", self.spec.prefix);
         if let Some(version) = &found.version {
             println!("cargo::metadata=version={version}");
         }
         if let Some(release) = found.release() {
             println!("cargo::metadata=release={release}");
-            println!("cargo::rustc-env={}_RELEASE={release}", self.wanted.prefix);
+            println!("cargo::rustc-env={}_RELEASE={release}", self.spec.prefix);
         }
         fs::write(out().join("bindings.rs"), bindings).expect("OUT_DIR is writable");
     }

@@ -5,7 +5,7 @@
 //! names of the packages. The library has the functions of the checked-in bindings, so the linker resolves every program.
 //! At run time the functions fail as those of the feature `dlopen` do without the library.
 
-use crate::library::Wanted;
+use crate::library::LibrarySpec;
 use std::env;
 use std::fmt::Write;
 use std::fs;
@@ -34,11 +34,11 @@ pub(crate) fn is_enabled() -> bool {
 }
 
 /// Builds the library in `out` from the declarations in `bindings`, and prints instructions for the linker.
-pub(crate) fn link(wanted: &Wanted, bindings: &str, out: &Path) -> Result<(), String> {
-    let name = wanted.name;
+pub(crate) fn link(spec: &LibrarySpec, bindings: &str, out: &Path) -> Result<(), String> {
+    let name = spec.name;
     let source = out.join("stub.rs");
     let file = format!("lib{name}.so.1");
-    let program = source_of(bindings, wanted);
+    let program = source_of(bindings, spec);
     fs::write(&source, program).map_err(|error| format!("{}: {error}", source.display()))?;
     let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
     rustc
@@ -65,20 +65,20 @@ pub(crate) fn link(wanted: &Wanted, bindings: &str, out: &Path) -> Result<(), St
     println!("cargo::rustc-link-lib={name}");
     println!(
         "cargo::warning=lib{name} is not installed ({}): the functions of this build fail",
-        wanted.debian
+        spec.debian
     );
     Ok(())
 }
 
 /// The library's source: a function for each declaration.
-fn source_of(bindings: &str, wanted: &Wanted) -> String {
+fn source_of(bindings: &str, spec: &LibrarySpec) -> String {
     let mut source = HEAD.to_owned();
     for (name, returned) in declared(bindings) {
         if name == EVENT_NAMES {
             source += &event_names(bindings);
             continue;
         }
-        let (returned, value) = failure(&returned, wanted);
+        let (returned, value) = failure(&returned, spec);
         writeln!(
             source,
             "#[unsafe(no_mangle)] pub extern \"C\" fn {name}() -> {returned} {{ fail({value}) }}"
@@ -119,10 +119,10 @@ fn declared(bindings: &str) -> Vec<(String, String)> {
 
 /// Type and value of a failed function's result: NULL or a negative number. libibverbs' functions return an error number or
 /// -1; readers of both conventions accept the negated number.
-fn failure(returned: &str, wanted: &Wanted) -> (&'static str, &'static str) {
+fn failure(returned: &str, spec: &LibrarySpec) -> (&'static str, &'static str) {
     match returned {
         "" => ("()", "()"),
-        "::core::ffi::c_int" if wanted.name == "ibverbs" => ("c_int", "-79"),
+        "::core::ffi::c_int" if spec.name == "ibverbs" => ("c_int", "-79"),
         "::core::ffi::c_int" => ("c_int", "-1"),
         "isize" | "off_t" => ("isize", "-1"),
         "*const ::core::ffi::c_char" => (

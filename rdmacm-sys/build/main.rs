@@ -14,13 +14,13 @@ mod library;
 mod script;
 mod stub;
 
-use library::Wanted;
+use library::LibrarySpec;
 use script::Script;
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const RDMACM: Wanted = Wanted {
+const RDMACM: LibrarySpec = LibrarySpec {
     name: "rdmacm",
     package: "librdmacm",
     at_least: "1.3",
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     // rdma_cma.h includes verbs.h: use the file read by ibverbs-sys.
     let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys says where verbs.h is");
     Script {
-        wanted: RDMACM,
+        spec: RDMACM,
         newer: NEWER,
         regenerate,
     }
