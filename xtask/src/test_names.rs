@@ -126,9 +126,9 @@ fn third_of_file() {}
         assert_eq!(
             paths("verbs/src/cq/account.rs"),
             [
-                "verbs::src::cq::room::tests::inner::first_of_inner",
-                "verbs::src::cq::room::tests::second_of_tests",
-                "verbs::src::cq::room::third_of_file"
+                "verbs::src::cq::account::tests::inner::first_of_inner",
+                "verbs::src::cq::account::tests::second_of_tests",
+                "verbs::src::cq::account::third_of_file"
             ]
         );
         assert_eq!(
