@@ -58,7 +58,7 @@ impl DatagramPeer {
     /// `ibv_create_ah`—Creates the destination for datagrams to this peer.
     ///
     /// # Errors
-    /// Those of [`create_ah`](ProtectionDomain::create_ah).
+    /// The errors of [`create_ah`](ProtectionDomain::create_ah).
     pub fn destination(&self, pd: &ProtectionDomain) -> Result<Destination> {
         Ok(Destination {
             ah: pd.create_ah(&self.vector)?,
@@ -102,7 +102,7 @@ impl MulticastGroup {
     /// `ibv_create_ah`—Creates the destination for datagrams to this group.
     ///
     /// # Errors
-    /// Those of [`create_ah`](ProtectionDomain::create_ah).
+    /// The errors of [`create_ah`](ProtectionDomain::create_ah).
     pub fn destination(&self, pd: &ProtectionDomain) -> Result<Destination> {
         Ok(Destination {
             ah: pd.create_ah(&self.vector)?,

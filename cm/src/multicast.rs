@@ -60,7 +60,7 @@ impl MulticastGroup {
     /// `ibv_attach_mcast`—Attaches `qp` to the group, for receiving.
     ///
     /// # Errors
-    /// Those of [`attach_multicast`](QueuePair::attach_multicast).
+    /// The errors of [`attach_multicast`](QueuePair::attach_multicast).
     pub fn attach<S: State, SW, RW>(&self, qp: &mut QueuePair<Ud, S, SW, RW>) -> Result<()> {
         let gid = self.vector.grh.map(|grh| grh.dgid).unwrap_or_default();
         qp.attach_multicast(gid, self.vector.dlid)
@@ -69,7 +69,7 @@ impl MulticastGroup {
     /// `ibv_detach_mcast`—Detaches `qp` from the group.
     ///
     /// # Errors
-    /// Those of [`detach_multicast`](QueuePair::detach_multicast).
+    /// The errors of [`detach_multicast`](QueuePair::detach_multicast).
     pub fn detach<S: State, SW, RW>(&self, qp: &mut QueuePair<Ud, S, SW, RW>) -> Result<()> {
         let gid = self.vector.grh.map(|grh| grh.dgid).unwrap_or_default();
         qp.detach_multicast(gid, self.vector.dlid)

@@ -235,7 +235,7 @@ impl EndpointBuilder {
     /// an unspecified address all devices.
     ///
     /// # Errors
-    /// Those of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
+    /// The errors of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
     #[doc(alias = "rdma_create_ep")]
     pub fn listen(&self, addr: impl ToSocketAddrs) -> Result<Listener> {
         self.listen_for(addr)
@@ -257,7 +257,7 @@ impl EndpointBuilder {
     ///
     /// # Errors
     /// - `InvalidInput`: an unspecified address, which belongs to no device.
-    /// - Those of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
+    /// - The errors of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
     pub fn bind(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
         self.bind_for(addr)
     }

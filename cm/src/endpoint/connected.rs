@@ -190,7 +190,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// - `TimedOut`: no completion before the timeout.
     /// - `NotConnected`: the connection has ended, and no request is in flight.
-    /// - Those of [`poll`](CompletionQueue::poll).
+    /// - The errors of [`poll`](CompletionQueue::poll).
     ///
     /// A failed request is not an error of this call, but a [`Completion`] with an error status.
     #[doc(alias = "rdma_get_send_comp")]

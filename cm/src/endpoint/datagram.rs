@@ -174,7 +174,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     ///
     /// # Errors
     /// - `TimedOut`: the timeout has elapsed.
-    /// - Those of [`join_multicast`](CmId::join_multicast).
+    /// - The errors of [`join_multicast`](CmId::join_multicast).
     pub fn join(&mut self, group: SocketAddr, membership: Membership) -> Result<Destination> {
         let channel = self.choices.channel()?;
         let deadline = Deadline::after(self.choices.timeout);
@@ -233,7 +233,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     ///
     /// # Errors
     /// - `TimedOut`: no completion before the timeout.
-    /// - Those of [`poll`](CompletionQueue::poll).
+    /// - The errors of [`poll`](CompletionQueue::poll).
     #[doc(alias = "rdma_get_send_comp")]
     pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
         const CALL: &str = "rdma_get_send_comp";

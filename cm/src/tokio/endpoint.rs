@@ -140,7 +140,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     ///
     /// # Errors
     /// - `NotConnected`: the connection has ended, and no request is in flight.
-    /// - Those of [`poll`](CompletionQueue::poll).
+    /// - The errors of [`poll`](CompletionQueue::poll).
     ///
     /// # Panics
     /// Outside of a runtime with time enabled.
@@ -236,7 +236,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Cancel safe.
     ///
     /// # Errors
-    /// Those of [`EventChannel::wait`].
+    /// The errors of [`EventChannel::wait`].
     pub async fn wait_disconnected(&mut self) -> Result<()> {
         while !self.link.ending.is_noticed() {
             let event = self.link.channel.wait().await?;
