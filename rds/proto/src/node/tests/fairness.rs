@@ -19,6 +19,13 @@ fn deliver(node: &mut TestNode, now: Duration, id: ConnectionId, sequence: u64, 
     node.received(now, id, &header.encode(), vec![]).unwrap();
 }
 
+/// Connections to seven hosts.
+fn seven_connections(node: &mut TestNode) -> Vec<ConnectionId> {
+    (0..7)
+        .map(|peer| connect(node, NOW, host(peer), 0))
+        .collect()
+}
+
 /// Whether the connections that are to close do so, and the held request is accepted then.
 fn gets_in(node: &mut TestNode, now: Duration, id: ConnectionId, idle: &[ConnectionId]) -> bool {
     let action = node.poll(now, id);
@@ -35,9 +42,7 @@ fn gets_in(node: &mut TestNode, now: Duration, id: ConnectionId, idle: &[Connect
 fn connection_with_unacknowledged_pongs_yields_and_is_forgotten() {
     let mut node = with(|settings| settings.max_receives = 8 * INITIAL);
     let _socket = bound(&mut node, A, 4000);
-    let ids: Vec<_> = (0..7)
-        .map(|peer| connect(&mut node, NOW, host(peer), 0))
-        .collect();
+    let ids = seven_connections(&mut node);
     for &id in &ids {
         deliver(&mut node, NOW, id, 1, 0);
     }
@@ -138,9 +143,7 @@ fn newcomer_gets_in_during_flood_of_half_open_requests() {
 fn connections_yield_in_order_of_use() {
     let mut node = with(|settings| settings.max_receives = 8 * INITIAL);
     let socket = bound(&mut node, A, 4000);
-    let ids: Vec<_> = (0..7)
-        .map(|peer| connect(&mut node, NOW, host(peer), 0))
-        .collect();
+    let ids = seven_connections(&mut node);
     // The last three have delivered: the fifth last.
     for (peer, at) in [(4, 3), (5, 1), (6, 2)] {
         deliver(&mut node, seconds(at), ids[peer], 1, 4000);
