@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::tidy::GENERATED;
+
 /// Words that name nothing of RDMA, of networks or of Rust.
 const EVERYDAY: [&str; 39] = [
     "came",
@@ -73,11 +75,14 @@ struct Crate {
 pub(crate) struct Names(BTreeMap<String, Crate>);
 
 impl Names {
-    /// Adds a file.
+    /// Adds a file, unless it is generated.
     pub(crate) fn add(&mut self, name: &str, text: &str) {
         let Some((folder, rest)) = name.split_once('/') else {
             return;
         };
+        if GENERATED.contains(&name) {
+            return;
+        }
         let of_crate = self.0.entry(folder.to_owned()).or_default();
         let code = code(text);
         of_crate.lines += code.lines().filter(|line| !line.trim().is_empty()).count();

@@ -20,7 +20,8 @@ const MAX_LINES: usize = 800;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Generated files, exempt from all rules.
-const GENERATED: &[&str] = &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bindings.rs"];
+pub(crate) const GENERATED: &[&str] =
+    &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bindings.rs"];
 
 /// File names without information about the contents.
 const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];
@@ -67,10 +68,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut complaints = Vec::new();
     let (mut tests, mut exceptions) = (HashSet::new(), HashSet::new());
     let (mut paths, mut citations) = (Vec::new(), Vec::new());
+    let mut names = identifiers::Names::default();
     for file in files(root, ".rs")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
         complaints.extend(surface::hiding_imports(&name, &text));
+        names.add(&name, &text);
         citations.extend(assumptions::citations(&name, &text));
         if LIBRARIES.iter().any(|library| name.starts_with(library)) {
             complaints.extend(builders::other_ends(&name, &text));
@@ -83,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         );
         tests.extend(tests_in(&name, &text));
     }
-    complaints.extend(names(root)?);
+    complaints.extend(names.complaints());
     let all = files(root, "")?;
     for file in files(root, ".md")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
@@ -124,18 +127,6 @@ fn package_rules(root: &Path, members: &[Package], dependencies: &str) -> Result
     complaints.extend(packages::complaints(root, members)?);
     complaints.extend(io_dependencies(members));
     Ok(complaints)
-}
-
-/// The crates with too many names of everyday words, or of several types.
-fn names(root: &Path) -> Result<Vec<String>> {
-    let mut names = identifiers::Names::default();
-    for file in files(root, ".rs")? {
-        let name = file.to_string_lossy();
-        if !GENERATED.contains(&&*name) {
-            names.add(&name, &fs::read_to_string(root.join(&file))?);
-        }
-    }
-    Ok(names.complaints())
 }
 
 /// The violations in a file, as `FILE:LINE: MESSAGE`.
