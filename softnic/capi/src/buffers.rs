@@ -14,8 +14,10 @@ use crate::set_errno;
 const ALIGNMENT: usize = 0x1_0000;
 
 /// Fields of the attributes of a registration (`ibv_mr_init_attr_mask`).
-const IOVA: u64 = 1 << 0;
-const ADDR: u64 = 1 << 1;
+const IOVA: u64 = ffi::ibv_mr_init_attr_mask::IBV_REG_MR_MASK_IOVA.0 as u64;
+const ADDR: u64 = ffi::ibv_mr_init_attr_mask::IBV_REG_MR_MASK_ADDR.0 as u64;
+
+/// `IBV_REG_MR_MASK_BUF`, since rdma-core 64.
 const BUF: u64 = 1 << 5;
 
 /// A buffer, behind the opaque `ibv_buf` of C.

@@ -147,18 +147,19 @@ fn check(programs: &[&Program], servers: &[String], clients: &[String]) {
     }
 }
 
+/// Runs the servers' commands and the clients' on a guest each.
+fn play(programs: &[&Program], servers: &str, clients: &str) {
+    let [a, b] = [servers, clients].map(|commands| format!("cd /tmp\n{commands}"));
+    let printed = run_for(SECONDS, "rxe", &a, &b);
+    check(programs, &printed.a, &printed.b);
+}
+
 /// Servers on softnic, clients on Linux.
 fn softnic_serves(programs: &[&Program], options: &str) {
     let options = format!("--addr $A {options}");
     let a = softnic_side(&options, &servers(programs, "$run", SOFTNIC_GID));
     let b = clients(programs, "", LINUX_GID);
-    let printed = run_for(
-        SECONDS,
-        "rxe",
-        &format!("cd /tmp\n{a}"),
-        &format!("cd /tmp\n{b}"),
-    );
-    check(programs, &printed.a, &printed.b);
+    play(programs, &a, &b);
 }
 
 /// Servers on Linux, clients on softnic.
@@ -166,13 +167,7 @@ fn softnic_connects(programs: &[&Program], options: &str) {
     let options = format!("--addr $B {options}");
     let a = servers(programs, "", LINUX_GID);
     let b = softnic_side(&options, &clients(programs, "$run", SOFTNIC_GID));
-    let printed = run_for(
-        SECONDS,
-        "rxe",
-        &format!("cd /tmp\n{a}"),
-        &format!("cd /tmp\n{b}"),
-    );
-    check(programs, &printed.a, &printed.b);
+    play(programs, &a, &b);
 }
 
 /// The programs of rdma-core.
