@@ -1,5 +1,5 @@
-//! Links the program `softnic-verbs` as a shared library with rdma-core's symbol versions, and looks for rdma-core's programs,
-//! which the tests run.
+//! Links the program `softnic-verbs` as a shared library with rdma-core's symbol versions, and looks for rdma-core's programs
+//! and its suite of pyverbs, which the tests run.
 
 use std::env;
 use std::path::Path;
@@ -7,13 +7,20 @@ use std::path::Path;
 /// Folder of the distribution's programs.
 const PROGRAMS: &str = "/usr/bin";
 
+/// Folder of the suite in Debian's package python3-pyverbs.
+const SUITE: &str = "/usr/share/doc/rdma-core/tests";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=symbols.map");
     println!("cargo:rerun-if-changed={PROGRAMS}");
-    println!("cargo:rustc-check-cfg=cfg(without_programs)");
+    println!("cargo:rerun-if-changed={SUITE}");
+    println!("cargo:rustc-check-cfg=cfg(without_programs, without_pyverbs)");
     if !Path::new(PROGRAMS).join("rping").exists() {
         println!("cargo:rustc-cfg=without_programs");
+    }
+    if !Path::new(SUITE).exists() {
+        println!("cargo:rustc-cfg=without_pyverbs");
     }
     let folder = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let arguments = [

@@ -81,11 +81,13 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     let attr = unsafe { &*attr };
     let requested = |field: has| attr.comp_mask & field.0 != 0;
     let supported = has::IBV_QP_INIT_ATTR_PD | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    let supported = (supported | has::IBV_QP_INIT_ATTR_XRCD).0;
+    let supported = supported | has::IBV_QP_INIT_ATTR_XRCD | has::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    // No flag is supported: the field may be present, and must be zero, as for Linux's rxe.
+    let has_flags = requested(has::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0;
     let is_extended = requested(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let send_ops = is_extended.then_some(attr.send_ops_flags);
     let unknown = send_ops.unwrap_or(0) & !operations(attr.qp_type) != 0;
-    if attr.comp_mask & !supported != 0 || unknown {
+    if attr.comp_mask & !supported.0 != 0 || has_flags || unknown {
         return null(libc::EOPNOTSUPP);
     }
     let plain = ffi::ibv_qp_init_attr {
