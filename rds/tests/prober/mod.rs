@@ -19,7 +19,7 @@ use cm::{
     CmId, ConnParam, ConnectFailure, ConnectRequest, Connection, Event, EventChannel,
     phases::{HasDevice, Listening, RouteResolved},
 };
-use rds::proto::wire::{ConnectData, Family, HostPair};
+use rds::proto::wire::{ConnectData, Family, HostPair, REJECTED};
 use verbs::{
     Init, QueuePair, Rtr, Rts,
     qp::{Attributes, RnrTimer},
@@ -144,6 +144,19 @@ impl Prober {
                 Event::Established(_)
                 | Event::ConnectFailed { .. }
                 | Event::Disconnected { .. } => {}
+                other => return Err(odd(&other)),
+            }
+        }
+    }
+
+    /// Rejects the next connection request.
+    pub(crate) fn reject(&self) -> io::Result<()> {
+        let until = Instant::now() + TEST_TIMEOUT;
+        loop {
+            match next(&self.channel, until)? {
+                Event::ConnectRequest(request) => return Ok(request.reject(&REJECTED)?),
+                // An event of an abandoned connection.
+                Event::ConnectFailed { .. } | Event::Disconnected { .. } => {}
                 other => return Err(odd(&other)),
             }
         }
