@@ -1,18 +1,19 @@
 //! Binding and resolution: local device, peer address and route.
 
-use std::{ptr, sync::Arc, time::Duration};
+use std::{io, ptr, sync::Arc, time::Duration};
 
 use rdmacm_sys as ffi;
 use verbs::{
     Error, Result,
     error::{Refused, cvt_neg},
     hint::Addresses,
+    panics::survive,
     signals::spawn_without_signals,
 };
 
 use crate::{
     addr::{Addr, RawAddr},
-    addrinfo::AddrHints,
+    addrinfo::{AddrHints, AddrInfo},
     id::CmId,
     phase::Phase,
     phases::{AddrResolved, Idle, Listening},
@@ -137,7 +138,7 @@ impl CmId<Idle> {
         note!(debug, self, node, service, "looking up the name");
         self.start_with(Phase::ResolvingAddrInfo, "rdma_resolve_addrinfo", |_| {
             let look_up = move || {
-                let found = hints.lookup(node.as_deref(), service.as_deref());
+                let found = looked_up(|| hints.lookup(node.as_deref(), service.as_deref()));
                 // No event is read from a dropped channel.
                 if let Some(channel) = channel.upgrade() {
                     channel.post(Posted::AddrInfo { key, found });
@@ -231,6 +232,18 @@ impl CmId<AddrResolved> {
     }
 }
 
+/// The result of a lookup in a thread. A panic is an error too: without an event, the identifier would not return.
+fn looked_up(look_up: impl FnOnce() -> Result<Vec<AddrInfo>>) -> Result<Vec<AddrInfo>> {
+    survive(look_up).unwrap_or_else(|| {
+        let reason = "the lookup has panicked, with the message on standard error";
+        Err(Error::refused(
+            "rdma_getaddrinfo",
+            io::ErrorKind::Other,
+            reason,
+        ))
+    })
+}
+
 /// Adds the address at fault. `at_once`: the call has failed, and not the resolution that it began.
 pub(crate) fn explain(
     error: Error,
@@ -253,4 +266,17 @@ pub(crate) fn explain(
 /// Converts to whole milliseconds, rounded up, clamped to the range of C's type.
 fn millis(timeout: Duration) -> i32 {
     i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_a_lookup_is_an_error_of_the_lookup() {
+        let error = looked_up(|| panic!("as intended by the test")).unwrap_err();
+        assert_eq!(error.call(), "rdma_getaddrinfo");
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert_eq!(looked_up(|| Ok(Vec::new())).unwrap(), []);
+    }
 }

@@ -21,7 +21,7 @@ use std::{
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
-use verbs::{Context, fd::wait_any_readable, waiting::EventFd};
+use verbs::{Context, fd::wait_any_readable, panics::survive, waiting::EventFd};
 
 use crate::{
     backlog::{Backlog, Closed, HalfOpen, RequestOutcome},
@@ -30,7 +30,7 @@ use crate::{
     datagram::{DatagramSocket, resolve},
     device::Devices,
     exit::{ExitProgress, ExitRequest, wait_at_exit},
-    setup::{self, DEFERRED_CHECK, MAX_SETUP_WORK, SetUp, survive},
+    setup::{self, DEFERRED_CHECK, MAX_SETUP_WORK, SetUp},
     timers::{Action, TimerId, Timers},
     unsent::Unsent,
 };

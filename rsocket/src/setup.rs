@@ -2,10 +2,11 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
+
+use verbs::panics::survive;
 
 /// Maximum number of events waiting for the set-up thread. Beyond it, events wait in the kernel, which limits the
 /// requests to a listener.
@@ -29,13 +30,6 @@ pub(crate) trait SetUp {
 
     /// Serves one deferred request of each listener with a free entry. Returns the time of the next call.
     fn serve_deferred(&self) -> Option<Instant>;
-}
-
-/// Makes a call of a thread of this crate. A panic ends the call, and the thread continues: it serves all sockets of the process.
-/// Returns `None` after a panic, which the panic hook has reported.
-pub(crate) fn survive<T>(call: impl FnOnce() -> T) -> Option<T> {
-    // The state behind the locks is usable after a panic: guards undo incomplete steps.
-    catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 /// Runs the set-up thread until the engine is gone.

@@ -212,6 +212,7 @@ pub mod mw;
 mod named;
 mod node;
 pub mod op;
+pub mod panics;
 mod parent_domain;
 pub mod pd;
 pub mod port_counters;

@@ -5,7 +5,9 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{EngineState, Shared, recovery::survive};
+use verbs::panics::survive;
+
+use super::{EngineState, Shared};
 use crate::proto::node::ConnectionId;
 
 /// The calls, which [change](Shared::change) the state by their results.

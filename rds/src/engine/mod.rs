@@ -32,6 +32,7 @@ use cm::{Event, EventChannel};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use verbs::{
     fd::NotifyFd,
+    panics::survive,
     waiting::{EventFd, Sleep, Standby},
 };
 
@@ -267,7 +268,7 @@ impl Shared {
             has_events = self.run_once(&mut standby, events);
         }
         self.run_jobs();
-        recovery::survive(|| self.lock_here().end(&self.channel));
+        survive(|| self.lock_here().end(&self.channel));
         self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
     }
 
@@ -283,7 +284,7 @@ impl Shared {
         if !state.schedule.jobs.is_empty() || !state.listeners.expired(now).is_empty() {
             drop(state);
             self.run_jobs();
-            recovery::survive(|| self.listen_again(now));
+            survive(|| self.listen_again(now));
             return false;
         }
         let Ok(Some(sleep)) = standby.poll(&mut state) else {

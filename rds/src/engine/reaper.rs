@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::recovery::survive;
+use verbs::panics::survive;
 
 /// How long the shutdown of an engine waits for identifiers to be destroyed.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,10 +2,9 @@
 //!
 //! The engine thread and the poller among the calls serve all sockets. A panic resets the connection in work, and ends no thread.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::time::Duration;
+
+use verbs::panics::survive;
 
 use super::EngineState;
 use crate::{
@@ -15,11 +14,6 @@ use crate::{
 
 /// Time until the connection in work at a panic is served again, so that repeated panics delay no other connection.
 const PANIC_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Makes a call. A panic, which the panic hook has reported, ends the call alone: returns `None`.
-pub(super) fn survive<T>(call: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(call)).ok()
-}
 
 /// Work of a connection ended by a panic.
 enum Interrupted {

@@ -11,8 +11,10 @@ use std::{
     },
 };
 
+use verbs::panics::survive;
+
 use super::{Socket, mirror::Mirror, poll::FAILED, source::Watch};
-use crate::{ready_list::ReadyList, setup::survive, waiters::Interest};
+use crate::{ready_list::ReadyList, waiters::Interest};
 
 /// Waits for events of the sockets with driven mirrors.
 #[derive(Debug)]
