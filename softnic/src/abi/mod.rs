@@ -38,7 +38,7 @@ mod xrcd;
 
 pub(crate) use memory::ProcessMemory;
 pub(crate) use notifier::Notifier;
-pub(crate) use signals::spawn_without_signals;
+pub(crate) use signals::{spawn_without_signals, survive};
 
 use crate::engine::EngineError;
 

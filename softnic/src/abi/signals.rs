@@ -1,6 +1,10 @@
 //! Threads of this crate, with all signals blocked for the program.
 
-use std::{io, process, ptr, thread};
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process, ptr, thread,
+};
 
 use libc::sigset_t;
 
@@ -57,7 +61,12 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Starts a named thread, whose panics end the process.
+/// Makes a call of a thread. A panic, which the panic hook has reported, ends the call alone: returns `None`.
+pub(crate) fn survive<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
+}
+
+/// Starts a named thread, whose panics outside of [`survive`] end the process.
 pub(crate) fn spawn_without_signals(
     name: &str,
     run: impl FnOnce() + Send + 'static,

@@ -556,7 +556,7 @@ impl Network {
     }
 
     /// Whether frames or events without a delay are pending.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         !self.active.is_empty()
     }
 
@@ -612,5 +612,77 @@ impl fmt::Debug for Network {
             .field("faults", &self.faults)
             .field("hosts", &self.hosts.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::UdpSocket, process, thread, time::Instant};
+
+    use super::*;
+    use crate::{
+        Fabric,
+        fabric::{port::Shared, timekeeper},
+        wire::{Bth, Extensions, IpHeader, Opcode},
+    };
+
+    /// A host that does not exist: work for it panics.
+    const MISSING: usize = 99;
+
+    fn wait_until(condition: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < until, "the thread does no more work");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn panic_for_one_frame_or_timer_ends_no_timekeeper() {
+        let shared = Shared::new(0, false);
+        let mut network = shared.lock();
+        network.add_host(&[IpAddr::from([10, 9, 0, 1])]);
+        let at = Duration::ZERO;
+        for (serial, to) in (0..).zip([MISSING, 0, MISSING, 0]) {
+            let entry = (at, serial, 0, Receiver::Host(to), Vec::new());
+            network.delayed.push(Reverse(entry));
+        }
+        network
+            .deadlines
+            .extend([0, MISSING, 0].map(|host| Reverse((at, host))));
+        drop(network);
+        timekeeper::start(&shared);
+        wait_until(|| shared.lock().next_deadline().is_none());
+        // Work that the panic has interrupted.
+        wait_until(|| !shared.lock().is_busy());
+        shared.close();
+    }
+
+    #[test]
+    fn panic_for_one_datagram_ends_no_receiving_thread() {
+        let [.., run] = process::id().to_be_bytes();
+        let [addr, peer] = [1, 2].map(|host| IpAddr::from([127, 64 | run & 0x3f, 250, host]));
+        let fabric = Fabric::new().record();
+        let host = fabric.host_over_udp(addr).unwrap();
+        let socket = UdpSocket::bind((peer, 0)).unwrap();
+        let frame = Frame {
+            ip: IpHeader::new(peer, addr).unwrap(),
+            src_port: socket.local_addr().unwrap().port(),
+            udp_checksum: 0,
+            bth: Bth::new(Opcode::RC_SEND_ONLY, 7, 0),
+            extensions: Extensions::default(),
+            payload: b"to no queue pair",
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        let (_, datagram) = bytes.split_at(28);
+        for count in 1..4 {
+            fabric.shared.lock().active.push_back(MISSING);
+            socket.send_to(datagram, (addr, crate::wire::PORT)).unwrap();
+            let received = || fabric.shared.lock().recorded().map_or(0, <[_]>::len);
+            wait_until(|| received() == count);
+            wait_until(|| !fabric.shared.lock().is_busy());
+        }
+        drop(host);
     }
 }

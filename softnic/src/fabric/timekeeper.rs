@@ -25,8 +25,10 @@ fn keep_time(shared: &Shared) {
     while !shared.is_closed() {
         let now = shared.now(&network);
         let deadline = network.next_deadline();
-        if deadline.is_some_and(|at| at <= now) {
-            network.advance(now);
+        // Work without a deadline remains after a panic only.
+        if deadline.is_some_and(|at| at <= now) || network.is_busy() {
+            // Ends the processing of one frame or timer, and no other.
+            let _survived: Option<()> = abi::survive(|| network.advance(now));
             // Yields to programs: timers of a few microseconds would otherwise hold the lock without a break.
             drop(network);
             thread::yield_now();
