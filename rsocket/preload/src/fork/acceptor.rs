@@ -26,6 +26,7 @@ use super::{
     dup::Dup,
     frame::{Ends, Frame, Kind, PROOF_SIZE, Proof, Secret},
     offers::Offers,
+    turn::{Turn, turn},
 };
 use crate::{log, move_options::nudge, sockets::take};
 
@@ -40,9 +41,6 @@ const PROOF_LIMIT: Duration = Duration::from_secs(10);
 
 /// Number of RDMA streams that may wait to be accepted by the thread.
 const BACKLOG: u32 = 128;
-
-/// Pause after a failure of the device.
-const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Acceptor {
     offers: Mutex<Offers<Dup, Inner>>,
@@ -60,7 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// An RDMA stream whose peer has not proven anything.
-struct Unproven {
+pub(crate) struct Unproven {
     inner: Inner,
     bytes: [u8; PROOF_SIZE],
     len: usize,
@@ -136,63 +134,8 @@ impl Acceptor {
     fn run(&self) {
         let mut unproven = Vec::new();
         loop {
-            let listeners: Vec<Inner> = lock(&self.listeners).clone();
-            if let Err(err) = self.wait(&listeners, &unproven) {
-                log::write_line(|| format!("waiting for RDMA streams failed: {err}"));
-                std::thread::sleep(FAILURE_PAUSE);
-            }
-            let now = Instant::now();
-            unproven = unproven
-                .into_iter()
-                .filter(|stream: &Unproven| now < stream.since + PROOF_LIMIT)
-                .filter_map(|stream| self.read_proof(stream))
-                .collect();
-            if let Some(oldest) = unproven.first()
-                && unproven.len() >= MAX_UNPROVEN
-                && now >= oldest.since + YIELD_AGE
-            {
-                unproven.remove(0);
-            }
-            for listener in &listeners {
-                accept_all(listener, &mut unproven);
-            }
-            self.ring(now);
+            turn(self, &mut unproven);
         }
-    }
-
-    fn wait(&self, listeners: &[Inner], unproven: &[Unproven]) -> io::Result<()> {
-        let is_full = unproven.len() >= MAX_UNPROVEN;
-        let listeners = if is_full { &[] } else { listeners };
-        let sockets = listeners
-            .iter()
-            .chain(unproven.iter().map(|one| &one.inner));
-        let mut entries = vec![PollEntry::fd(self.wake.as_fd(), PollEvents::IN)];
-        entries.extend(sockets.map(|inner| PollEntry::socket(&inner.socket, PollEvents::IN)));
-        let limit = if is_full { YIELD_AGE } else { PROOF_LIMIT };
-        let proofs = unproven.first().map(|oldest| oldest.since + limit);
-        let alarms = lock(&self.alarms).iter().map(|(time, _)| *time).min();
-        let next = proofs.into_iter().chain(alarms).min();
-        let timeout = next.map(|next| next.saturating_duration_since(Instant::now()));
-        poll(&mut entries, timeout)?;
-        // Fails if the thread was not woken.
-        let _: rustix::io::Result<usize> = rustix::io::read(&self.wake, &mut [0; 8]);
-        Ok(())
-    }
-
-    /// Reads the proof of a stream. Returns the stream if there is more to read.
-    fn read_proof(&self, mut stream: Unproven) -> Option<Unproven> {
-        while stream.len < PROOF_SIZE {
-            match stream.inner.socket.recv(&mut stream.bytes[stream.len..]) {
-                Ok(0) => return None,
-                Ok(len) => stream.len += len,
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Some(stream),
-                Err(_) => return None,
-            }
-        }
-        if let Some(proof) = Proof::decode(&stream.bytes) {
-            self.confirm(&proof, stream.inner);
-        }
-        None
     }
 
     /// Gives a stream to its offer, and notifies the peer.
@@ -208,25 +151,6 @@ impl Acceptor {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let _: rustix::io::Result<usize> = send(tcp, &Frame { kind, secret }.encode(), flags);
             nudge(tcp);
-        }
-    }
-
-    /// Wakes calls whose time to send has come.
-    fn ring(&self, now: Instant) {
-        let mut expired = Vec::new();
-        lock(&self.alarms).retain(|(time, secret)| {
-            if *time <= now {
-                expired.push(*secret);
-            }
-            *time > now
-        });
-        let offers = self.offers();
-        for secret in expired {
-            if let Some(tcp) = offers.connection(&secret)
-                && let Ok(tcp) = tcp.get()
-            {
-                nudge(tcp);
-            }
         }
     }
 
@@ -248,19 +172,91 @@ impl Acceptor {
     }
 }
 
-fn accept_all(listener: &Inner, unproven: &mut Vec<Unproven>) {
-    while unproven.len() < MAX_UNPROVEN
-        && let Some(fd) = take(listener.rsocket.fd())
-    {
-        let Ok(inner) = Inner::of(fd) else { continue };
-        inner.socket.set_nonblocking(true);
-        // A stranger's stream is closed without waiting.
-        inner.socket.set_linger(Some(Duration::ZERO));
-        unproven.push(Unproven {
-            inner,
-            bytes: [0; PROOF_SIZE],
-            len: 0,
-            since: Instant::now(),
+impl Turn for Acceptor {
+    type Listener = Inner;
+    type Stream = Unproven;
+
+    fn listeners(&self) -> Vec<Inner> {
+        lock(&self.listeners).clone()
+    }
+
+    fn wait(&self, listeners: &[Inner], unproven: &[Unproven]) -> io::Result<()> {
+        let is_full = unproven.len() >= MAX_UNPROVEN;
+        let listeners = if is_full { &[] } else { listeners };
+        let sockets = listeners
+            .iter()
+            .chain(unproven.iter().map(|one| &one.inner));
+        let mut entries = vec![PollEntry::fd(self.wake.as_fd(), PollEvents::IN)];
+        entries.extend(sockets.map(|inner| PollEntry::socket(&inner.socket, PollEvents::IN)));
+        let limit = if is_full { YIELD_AGE } else { PROOF_LIMIT };
+        let proofs = unproven.first().map(|oldest| oldest.since + limit);
+        let alarms = lock(&self.alarms).iter().map(|(time, _)| *time).min();
+        let next = proofs.into_iter().chain(alarms).min();
+        let timeout = next.map(|next| next.saturating_duration_since(Instant::now()));
+        poll(&mut entries, timeout)?;
+        // Fails if the thread was not woken.
+        let _: rustix::io::Result<usize> = rustix::io::read(&self.wake, &mut [0; 8]);
+        Ok(())
+    }
+
+    fn read_proof(&self, mut stream: Unproven) -> Option<Unproven> {
+        if Instant::now() >= stream.since + PROOF_LIMIT {
+            return None;
+        }
+        while stream.len < PROOF_SIZE {
+            match stream.inner.socket.recv(&mut stream.bytes[stream.len..]) {
+                Ok(0) => return None,
+                Ok(len) => stream.len += len,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Some(stream),
+                Err(_) => return None,
+            }
+        }
+        if let Some(proof) = Proof::decode(&stream.bytes) {
+            self.confirm(&proof, stream.inner);
+        }
+        None
+    }
+
+    /// The oldest stream gives way to others.
+    fn accept(&self, listener: &Inner, unproven: &mut Vec<Unproven>) {
+        if let Some(oldest) = unproven.first()
+            && unproven.len() >= MAX_UNPROVEN
+            && Instant::now() >= oldest.since + YIELD_AGE
+        {
+            unproven.remove(0);
+        }
+        while unproven.len() < MAX_UNPROVEN
+            && let Some(fd) = take(listener.rsocket.fd())
+        {
+            let Ok(inner) = Inner::of(fd) else { continue };
+            inner.socket.set_nonblocking(true);
+            // A stranger's stream is closed without waiting.
+            inner.socket.set_linger(Some(Duration::ZERO));
+            unproven.push(Unproven {
+                inner,
+                bytes: [0; PROOF_SIZE],
+                len: 0,
+                since: Instant::now(),
+            });
+        }
+    }
+
+    fn ring(&self) {
+        let now = Instant::now();
+        let mut expired = Vec::new();
+        lock(&self.alarms).retain(|(time, secret)| {
+            if *time <= now {
+                expired.push(*secret);
+            }
+            *time > now
         });
+        let offers = self.offers();
+        for secret in expired {
+            if let Some(tcp) = offers.connection(&secret)
+                && let Ok(tcp) = tcp.get()
+            {
+                nudge(tcp);
+            }
+        }
     }
 }

@@ -82,6 +82,15 @@ impl Frame {
 }
 
 impl Head {
+    /// Whether an offer has arrived, or may be the first that arrives.
+    pub(crate) fn may_be_offer(self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Frame(frame) => matches!(frame.kind, Kind::Offer { .. }),
+            Self::Partial | Self::Other => false,
+        }
+    }
+
     /// Parses the first bytes of a stream.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         if bytes.is_empty() {

@@ -47,6 +47,7 @@ mod rules;
 #[cfg(test)]
 mod simulation;
 mod stream;
+mod turn;
 
 pub(crate) use rules::Need;
 pub(crate) use stream::{MovingStream, Names};
@@ -454,11 +455,11 @@ fn advance(fd: c_int, stream: &Arc<MovingStream>, need: Need) -> Option<Use> {
             leave_tcp(stream, 0);
             Use::Fail(Errno::CONNRESET)
         }
-        Step::Tcp { offered } => {
+        Step::Tcp { skips } => {
             log::write_line(|| {
                 format!("descriptor {fd}: stays TCP: the peer takes no part in a move")
             });
-            leave_tcp(stream, if offered { SKIPPING } else { 0 });
+            leave_tcp(stream, if skips { SKIPPING } else { 0 });
             let ends = stream.ends.lock().unwrap_or_else(PoisonError::into_inner);
             for &how in &*ends {
                 // Fails for a connection that has ended.

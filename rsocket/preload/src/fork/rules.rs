@@ -21,8 +21,8 @@ pub(crate) enum Need {
 /// Decision for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Use TCP for ever.
-    Tcp,
+    /// Use TCP for ever. `skips`: an offer may be the first that arrives, or has arrived.
+    Tcp { skips: bool },
     /// Use the RDMA stream for ever.
     Rdma,
     /// Connect to this RDMA port with this secret.
@@ -40,6 +40,18 @@ pub(crate) struct Clock {
     pub(crate) send_limit: Duration,
 }
 
+impl MovePhase {
+    /// The phase without the thread, which could not be started or has panicked.
+    pub(crate) fn without_thread(self) -> Self {
+        match self {
+            Self::Awaiting => Self::Abandoned,
+            Self::Joining => Self::Failed,
+            // The accepting side decides, or TCP is in use.
+            Self::Proved { .. } | Self::Failed | Self::Abandoned => self,
+        }
+    }
+}
+
 impl Clock {
     fn is_over(self, need: Need) -> bool {
         need == Need::Send && self.age >= self.send_limit
@@ -53,7 +65,7 @@ pub(crate) fn accepting(is_confirmed: bool, head: Head, need: Need, clock: Clock
         _ if is_confirmed => Verdict::Rdma,
         Head::Nothing if !clock.is_over(need) => Verdict::Wait,
         // The peer uses TCP, or this side does: the offer is withdrawn before the first byte is sent.
-        _ => Verdict::Tcp,
+        _ => Verdict::Tcp { skips: false },
     }
 }
 
@@ -66,14 +78,19 @@ pub(crate) enum MovePhase {
     Joining,
     /// A proof has been sent: the accepting side decides.
     Proved { secret: Secret },
-    /// There is no RDMA connection. No proof has been sent.
+    /// There was an offer, and there is no RDMA connection. No proof has been sent.
     Failed,
+    /// There was no offer so far, and no thread to wait for it.
+    Abandoned,
 }
 
 /// The connecting side before its first byte. `head` are the first bytes of the TCP connection.
 pub(crate) fn connecting(phase: MovePhase, head: Head, need: Need, clock: Clock) -> Verdict {
     match (phase, head) {
-        (MovePhase::Failed, _) => Verdict::Tcp,
+        (MovePhase::Failed, _) => Verdict::Tcp { skips: false },
+        (MovePhase::Abandoned, head) => Verdict::Tcp {
+            skips: head.may_be_offer(),
+        },
         (MovePhase::Awaiting, Head::Frame(frame)) => match frame.kind {
             Kind::Offer { port } => Verdict::Join {
                 port,
@@ -82,7 +99,9 @@ pub(crate) fn connecting(phase: MovePhase, head: Head, need: Need, clock: Clock)
             _ => Verdict::Reset,
         },
         (MovePhase::Awaiting | MovePhase::Joining, Head::Nothing) => match clock.is_over(need) {
-            true => Verdict::Tcp,
+            true => Verdict::Tcp {
+                skips: phase == MovePhase::Awaiting,
+            },
             false => Verdict::Wait,
         },
         (MovePhase::Proved { secret }, Head::Frame(frame))
@@ -93,7 +112,7 @@ pub(crate) fn connecting(phase: MovePhase, head: Head, need: Need, clock: Clock)
         (MovePhase::Proved { .. }, Head::Nothing) if clock.age < CONFIRM_LIMIT => Verdict::Wait,
         (MovePhase::Proved { .. }, Head::Nothing) => Verdict::Reset,
         // The accepting side has withdrawn its offer, or has made none: these are data, or the end.
-        (_, Head::Other | Head::Partial) => Verdict::Tcp,
+        (_, Head::Other | Head::Partial) => Verdict::Tcp { skips: false },
         (MovePhase::Joining | MovePhase::Proved { .. }, Head::Frame(_)) => Verdict::Reset,
     }
 }

@@ -243,6 +243,9 @@ impl World {
         }
         if client.phase == MovePhase::Joining {
             self.join(number);
+        } else if self.random.below(200) == 0 {
+            // The thread could not be started, or has panicked.
+            client.phase = client.phase.without_thread();
         }
         let stream = &mut self.streams[number];
         let client = &mut stream.client;
@@ -271,8 +274,8 @@ impl World {
                 let go = Item::Frame(Frame { kind, secret });
                 stream.to_server.under_way.push_back(go);
             }
-            Verdict::Tcp => {
-                client.skips = client.phase == MovePhase::Awaiting && head == Head::Nothing;
+            Verdict::Tcp { skips } => {
+                client.skips = skips;
                 client.phase = MovePhase::Failed;
                 client.way = Way::Tcp;
             }

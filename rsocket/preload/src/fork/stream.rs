@@ -15,6 +15,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, Shutdown, getpeername, getsockname, recv, send},
 };
+use verbs::{panics::survive, signals::spawn_without_signals};
 
 use super::{
     Inner,
@@ -43,9 +44,9 @@ pub(crate) struct Names {
 /// Effect of a call on the stream.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Uses TCP. `offered` if the peer's offer may come later.
+    /// Uses TCP. `skips` if the first bytes may be an offer.
     Tcp {
-        offered: bool,
+        skips: bool,
     },
     /// Uses the RDMA stream. `ends_tcp` if the peer no longer waits for the TCP connection, whose end it would receive.
     Rdma {
@@ -258,7 +259,7 @@ impl MovingStream {
     /// Goes on with the move, without blocking.
     pub(crate) fn step(self: &Arc<Self>, need: Need) -> Step {
         let Ok(tcp) = self.tcp.get() else {
-            return Step::Tcp { offered: false };
+            return Step::Tcp { skips: false };
         };
         match &self.side {
             Side::Accepting {
@@ -272,7 +273,7 @@ impl MovingStream {
 
     fn step_of_connecting(self: &Arc<Self>, tcp: BorrowedFd<'_>, need: Need) -> Step {
         let Some(mut progress) = self.progress() else {
-            return Step::Tcp { offered: false };
+            return Step::Tcp { skips: false };
         };
         let clock = Clock {
             age: progress.since.elapsed(),
@@ -302,12 +303,11 @@ impl MovingStream {
                 let ends_tcp = false;
                 inner.map_or(Step::Reset, |inner| Step::Rdma { inner, ends_tcp })
             }
-            Verdict::Tcp => {
-                let offered = progress.phase == MovePhase::Awaiting && head == Head::Nothing;
+            Verdict::Tcp { skips } => {
                 // No proof is sent from now on.
                 progress.phase = MovePhase::Failed;
                 progress.inner = None;
-                Step::Tcp { offered }
+                Step::Tcp { skips }
             }
             Verdict::Reset => {
                 progress.phase = MovePhase::Failed;
@@ -327,11 +327,21 @@ impl MovingStream {
             return;
         }
         let stream = Arc::downgrade(self);
-        let started =
-            verbs::signals::spawn_without_signals("rsocket-move", move || follow(&stream));
+        let started = spawn_without_signals("rsocket-move", move || run(&stream, follow));
         match started {
             Ok(_) => progress.has_thread = true,
-            Err(_) => progress.phase = MovePhase::Failed,
+            Err(_) => progress.phase = progress.phase.without_thread(),
+        }
+    }
+
+    /// Goes on without the thread, which has panicked.
+    fn abandon(&self) {
+        if let Some(mut progress) = self.progress() {
+            progress.has_thread = false;
+            progress.phase = progress.phase.without_thread();
+        }
+        if let Ok(tcp) = self.tcp.get() {
+            nudge(tcp);
         }
     }
 
@@ -406,6 +416,15 @@ impl MovingStream {
     }
 }
 
+/// Runs the thread of a connecting stream. After a panic, the program goes on without the thread.
+fn run(stream: &Weak<MovingStream>, work: impl FnOnce(&Weak<MovingStream>)) {
+    if survive(|| work(stream)).is_none()
+        && let Some(stream) = stream.upgrade()
+    {
+        stream.abandon();
+    }
+}
+
 /// The work of a thread on a connecting stream, which would block the program. Wakes the program at the end. Ends if the
 /// program closes the stream.
 fn follow(stream: &Weak<MovingStream>) {
@@ -469,7 +488,7 @@ fn step_of_accepting(
         }
         _ => {
             drop(offers.take(secret));
-            Step::Tcp { offered: false }
+            Step::Tcp { skips: false }
         }
     }
 }
@@ -484,6 +503,83 @@ impl Drop for MovingStream {
             let ended = acceptor.offers().take(secret);
             // Closing a stream may block.
             drop(ended);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        os::fd::AsFd,
+    };
+
+    use super::*;
+
+    /// A stream in a phase, and the accepting side of its TCP connection.
+    fn connected(phase: MovePhase) -> (TcpStream, Arc<MovingStream>, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let names = Names {
+            local: tcp.local_addr().unwrap(),
+            peer: tcp.peer_addr().unwrap(),
+        };
+        let progress = MoveProgress {
+            phase,
+            since: Instant::now(),
+            inner: None,
+            port: 0,
+            secret: Secret::default(),
+            has_thread: true,
+        };
+        let side = Side::Connecting(Mutex::new(progress));
+        let stream = MovingStream::of(tcp.as_fd(), names, side).unwrap();
+        (tcp, Arc::new(stream), peer)
+    }
+
+    fn uses_tcp(stream: &Arc<MovingStream>) -> Option<bool> {
+        match stream.step(Need::Receive) {
+            Step::Tcp { skips } => Some(skips),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn stream_whose_thread_panics_stays_tcp() {
+        for (phase, skips) in [(MovePhase::Awaiting, true), (MovePhase::Joining, false)] {
+            let (_tcp, stream, _peer) = connected(phase);
+            assert_eq!(uses_tcp(&stream), None, "waits in {phase:?}");
+            let weak = Arc::downgrade(&stream);
+            run(&weak, |_| panic!("as intended by the test"));
+            assert_eq!(uses_tcp(&stream), Some(skips), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn offer_after_the_thread_could_not_start_is_no_data() {
+        for has_arrived in [true, false] {
+            let (mut tcp, stream, mut peer) = connected(MovePhase::Abandoned);
+            let (kind, secret) = (Kind::Offer { port: 1 }, [7; 16]);
+            let offer = Frame { kind, secret }.encode();
+            let mut send = |bytes: &[u8]| {
+                peer.write_all(bytes).unwrap();
+                tcp.peek(&mut [0]).unwrap();
+            };
+            if has_arrived {
+                send(&offer);
+            }
+            assert_eq!(uses_tcp(&stream), Some(true));
+            if !has_arrived {
+                assert_eq!(skip_offer(tcp.as_fd()), None);
+                send(&offer);
+            }
+            assert_eq!(skip_offer(tcp.as_fd()), Some(()));
+            peer.write_all(b"data").unwrap();
+            let mut data = [0; 4];
+            tcp.read_exact(&mut data).unwrap();
+            assert_eq!(&data, b"data");
         }
     }
 }
