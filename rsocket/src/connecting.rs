@@ -28,6 +28,9 @@ use crate::{
 /// Timeout of the first resolution attempt. Each later attempt doubles the timeout.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Maximum number of retries of a timed-out resolution for nonblocking connects.
+pub(crate) const BACKGROUND_RETRIES: u32 = 6;
+
 /// Returns the timeout of a resolution attempt after `timeouts` timed-out ones.
 fn timeout_after(timeouts: u32) -> Duration {
     INITIAL_TIMEOUT * 2_u32.saturating_pow(timeouts)
@@ -389,7 +392,6 @@ impl Drop for Connecting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::BACKGROUND_RETRIES;
 
     #[test]
     fn connect_timeout_doubles_with_each_retry() {

@@ -1,5 +1,6 @@
 //! Sockets with a kind and state chosen at run time, as in C.
 
+mod connect;
 mod data;
 mod driver;
 mod event_set;
@@ -42,9 +43,6 @@ use crate::{
     },
     stream::Stream,
 };
-
-/// Maximum number of retries of a timed-out resolution for nonblocking connects.
-pub(crate) const BACKGROUND_RETRIES: u32 = 6;
 
 /// Address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -273,35 +271,6 @@ impl Socket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies the result of a finished connection attempt. Returns its error, if any.
-    fn advance(&self, state: &mut SocketState) -> Option<io::Error> {
-        let Phase::Connecting(connecting) = &state.phase else {
-            return None;
-        };
-        let result = connecting.take()?;
-        if let Some(poller) = self.poller.get() {
-            // Cannot fail: the eventfd is a member.
-            let _: Result<(), Errno> = epoll::delete(poller, connecting.event_fd());
-        }
-        let connected = result.and_then(|connection| {
-            let options = state.choices.options();
-            let stream = Stream::new(connection, &self.engine, &options);
-            stream.set_nonblocking(self.is_nonblocking());
-            self.watch(&stream)?;
-            Ok(stream)
-        });
-        match connected {
-            Ok(stream) => {
-                state.set_phase(Phase::Connected(Arc::new(stream)));
-                None
-            }
-            Err(err) => {
-                state.fail(&err);
-                Some(err)
-            }
-        }
-    }
-
     /// Creates an identifier with the chosen options.
     fn create_id(&self, choices: &Choices) -> io::Result<CmId<Idle>> {
         let mut id = self.engine.channel().create_id()?;
@@ -475,107 +444,6 @@ impl Socket {
         }
     }
 
-    /// Connects to a peer. Blocks until the connection is established or has failed. A
-    /// [nonblocking](Self::set_nonblocking) socket connects in the background and becomes writable when done.
-    ///
-    /// For datagrams, selects the peer for sending and the only source for receiving, without sending
-    /// anything. Can be repeated.
-    ///
-    /// # Errors
-    /// - `EINPROGRESS`: the attempt continues in the background.
-    /// - `EALREADY`, `EISCONN`: an earlier attempt is in progress or has succeeded.
-    /// - `Interrupted`: a signal interrupted the wait. The attempt continues in the background, and another call waits for its
-    ///   end.
-    /// - `NotConnected`: an earlier attempt has failed. This socket cannot be reused.
-    /// - `InvalidInput`: the socket is listening.
-    /// - `EAFNOSUPPORT`: an IPv6 address for an IPv4 socket.
-    /// - `NetworkUnreachable`: a mapped IPv4 address for a socket [limited to IPv6](Self::set_v6_only).
-    /// - `ConnectionRefused` and so on: as for [`Options::connect`](crate::Options::connect).
-    /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads to the address. `Unsupported`:
-    ///   the device on the route is iWARP.
-    pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
-        let connected = self.connect_to(peer);
-        self.reflect(true);
-        connected
-    }
-
-    fn connect_to(&self, peer: SocketAddr) -> io::Result<()> {
-        if let Some(datagram) = self.datagram_socket() {
-            return datagram.connect(Some(unmapped(peer)));
-        }
-        let connecting = {
-            let mut state = self.lock();
-            let peer = self.plain(peer, &state.choices, Errno::NETUNREACH)?;
-            let id = match &mut state.phase {
-                Phase::Idle(id) | Phase::Ended(id) => id.take(),
-                // As for TCP, a blocking call waits for the attempt of an interrupted one.
-                Phase::Connecting(connecting) if !self.is_nonblocking() => {
-                    let connecting = Arc::clone(connecting);
-                    drop(state);
-                    return self.finish_connecting(&connecting);
-                }
-                Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
-                Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
-                Phase::Failed => return Err(os_error(Errno::NOTCONN)),
-                Phase::Listening(_) | Phase::Datagram(_) => {
-                    return Err(os_error(Errno::INVAL));
-                }
-                Phase::Closed => return Err(os_error(Errno::BADF)),
-            };
-            let id = match id {
-                Some(id) if peer.is_ipv4() => self.bound_to_v4(id, &state.choices)?,
-                Some(id) => id,
-                None => self.create_id(&state.choices)?,
-            };
-            let retries = if self.is_nonblocking() {
-                BACKGROUND_RETRIES
-            } else {
-                0
-            };
-            let settings = state.choices.settings;
-            let route = std::mem::take(&mut state.choices.route);
-            let engine = &self.engine;
-            let connecting =
-                Connecting::start_with(engine, id, None, peer, settings, retries, route)
-                    .and_then(|connecting| {
-                        self.watch(connecting.event_fd())?;
-                        Ok(connecting)
-                    })
-                    .inspect_err(|err| drop(state.fail(err)))?;
-            state.set_phase(Phase::Connecting(Arc::clone(&connecting)));
-            connecting
-        };
-        if self.is_nonblocking() {
-            return Err(os_error(Errno::INPROGRESS));
-        }
-        self.finish_connecting(&connecting)
-    }
-
-    /// Waits for the end of a connection attempt.
-    fn finish_connecting(&self, connecting: &Connecting) -> io::Result<()> {
-        connecting.wait_for_end()?;
-        let mut state = self.lock_raw();
-        if let Some(err) = self.advance(&mut state) {
-            return Err(err);
-        }
-        match (&state.phase, state.error) {
-            (Phase::Connected(_), _) => Ok(()),
-            (Phase::Failed, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
-            _ => Err(io::ErrorKind::ConnectionAborted.into()),
-        }
-    }
-
-    /// Clears the peer of a datagram socket.
-    ///
-    /// # Errors
-    /// - `Unsupported`: the socket is a stream.
-    pub fn disconnect(&self) -> io::Result<()> {
-        let datagram = self
-            .datagram_socket()
-            .ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
-        datagram.connect(None)
-    }
-
     /// Returns the datagram socket, if this is one.
     pub(crate) fn datagram_socket(&self) -> Option<Arc<DatagramSocket>> {
         match &self.lock_raw().phase {
@@ -732,20 +600,6 @@ impl Socket {
             return Err(os_error(v6_only));
         }
         Ok(plain)
-    }
-
-    /// Binds an identifier of all IPv6 addresses to all IPv4 addresses, at the same port.
-    fn bound_to_v4(&self, id: CmId<Idle>, choices: &Choices) -> io::Result<CmId<Idle>> {
-        let Some(SocketAddr::V6(bound)) = id.local_addr() else {
-            return Ok(id);
-        };
-        if !bound.ip().is_unspecified() {
-            return Ok(id);
-        }
-        drop(id);
-        let mut id = self.create_id(choices)?;
-        id.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bound.port())))?;
-        Ok(id)
     }
 
     /// Converts an address to the socket's family: an IPv6 socket maps IPv4 addresses.
