@@ -30,6 +30,10 @@ use crate::{
 /// memory or an object of the device. One frees as much as a request with the same options takes.
 const MAX_DISPLACED: usize = 2;
 
+/// Maximum number of descriptors that a program of C needs for an accepted connection: two `epoll` instances, an eventfd, a mirror
+/// of two, and the program's. The completion channel exists.
+const ACCEPTED_DESCRIPTORS: u32 = 6;
+
 pub(crate) fn unspecified() -> SocketAddr {
     SocketAddr::from(([0; 4], 0))
 }
@@ -40,7 +44,7 @@ pub(crate) fn limited_addr(peer: Option<SocketAddr>) -> IpAddr {
 }
 
 /// Whether memory, descriptors or objects of the device are used up, which the end of a connection frees.
-fn is_exhausted(error: &io::Error) -> bool {
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     let errors = [
         Errno::NOMEM,
         Errno::MFILE,
@@ -296,9 +300,7 @@ impl Backlog {
         for _ in 0..MAX_DISPLACED {
             match allocate() {
                 Err(err) if is_exhausted(&err) => {
-                    let now = Instant::now();
-                    let decision = self.lock().half_open.decide_exhausted(addr, now);
-                    if !self.displace(engine, decision) && !displace() {
+                    if !self.displace_exhausted(engine, addr) && !displace() {
                         return Err(err);
                     }
                 }
@@ -306,6 +308,20 @@ impl Backlog {
             }
         }
         allocate()
+    }
+
+    /// Ends a half-open connection in favor of the peer at an address, without memory, descriptors or objects of the device.
+    /// Returns whether there was one.
+    fn displace_exhausted(&self, engine: &Engine, addr: IpAddr) -> bool {
+        let decision = self.lock().half_open.decide_exhausted(addr, Instant::now());
+        self.displace(engine, decision)
+    }
+
+    /// Frees descriptors of half-open connections, or of dropped streams, for a connection that the program accepts. Returns
+    /// whether there were any.
+    pub(crate) fn free_descriptors(&self, engine: &Engine, addr: IpAddr) -> bool {
+        let displace = || self.displace_exhausted(engine, addr) || engine.displace_dropped(addr);
+        (0..ACCEPTED_DESCRIPTORS).filter(|_| displace()).count() > 0
     }
 
     /// Drops the expired deferred requests. Returns their keys, and whether others remain.

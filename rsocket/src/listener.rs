@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use verbs::waiting::EventFd;
 
 use crate::{
-    backlog::{Backlog, Closed, Refusals, unspecified},
+    backlog::{Backlog, Closed, Refusals, is_exhausted, limited_addr, unspecified},
     engine::Engine,
     memory::{Exposed, send_buffer},
     names::unmapped,
@@ -140,6 +140,14 @@ impl Listener {
         connection.set_linger(Duration::ZERO);
         drop(stream);
         self.inner.backlog.put_back(connection);
+    }
+
+    /// Frees descriptors for a connection that cannot be accepted without. Returns whether another attempt may succeed.
+    pub(crate) fn free_descriptors(&self, peer: SocketAddr, error: &io::Error) -> bool {
+        let ListenerInner {
+            backlog, engine, ..
+        } = &*self.inner;
+        is_exhausted(error) && backlog.free_descriptors(engine, limited_addr(Some(peer)))
     }
 
     /// Readable while a connection is ready to be accepted, or after the end of the listener.

@@ -508,7 +508,18 @@ unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: sockl
     connected
 }
 
-/// Whether the process may open another descriptor; sets `errno` otherwise. As in the kernel, `accept` asks before it
+/// Whether a listener has a connection to be accepted.
+fn is_ready(listener: &Rsocket) -> bool {
+    let mut entry = libc::pollfd {
+        fd: listener.fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    unsafe { capi::rpoll(&raw mut entry, 1, 0) == 1 }
+}
+
+/// Whether the process may open another descriptor. As in the kernel, `accept` asks before it
 /// waits. `fd` is any open descriptor.
 fn has_free_descriptor(fd: c_int) -> bool {
     let spare = duplicate(fd, true);
@@ -533,8 +544,9 @@ unsafe fn rsocket_accept(
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Some(failed(&os(libc::EINVAL)));
     }
-    if !has_free_descriptor(fd) {
-        return Some(-1);
+    // Half-open connections may give way to one that waits.
+    if !has_free_descriptor(fd) && !is_ready(&rsocket) {
+        return Some(failed(&os(libc::EMFILE)));
     }
     let inner_flags = flags | libc::SOCK_CLOEXEC;
     let show = |socket: &Socket| show(socket, flags & libc::SOCK_CLOEXEC != 0);

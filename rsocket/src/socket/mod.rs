@@ -391,13 +391,13 @@ impl Socket {
 
     /// As [`accept`](Self::accept), and calls `prepare` with the new socket before the connection leaves the
     /// backlog. If `prepare` fails, for instance for lack of descriptors, the connection stays the next one to be
-    /// accepted.
+    /// accepted. Before, half-open connections give way, as for lack of memory, and `prepare` is called once more.
     ///
     /// # Errors
     /// As for [`accept`](Self::accept), and the error of `prepare`.
     pub fn accept_with<T>(
         &self,
-        prepare: impl FnOnce(&Self) -> io::Result<T>,
+        prepare: impl FnMut(&Self) -> io::Result<T>,
     ) -> io::Result<(Self, SocketAddr, T)> {
         let accepted = self.take_connection(prepare);
         self.reflect(false);
@@ -406,8 +406,9 @@ impl Socket {
 
     fn take_connection<T>(
         &self,
-        prepare: impl FnOnce(&Self) -> io::Result<T>,
+        mut prepare: impl FnMut(&Self) -> io::Result<T>,
     ) -> io::Result<(Self, SocketAddr, T)> {
+        let mut has_freed = false;
         loop {
             let (listener, choices) = {
                 let state = self.lock();
@@ -424,17 +425,17 @@ impl Socket {
                 let phase = Phase::Connected(Arc::clone(&stream));
                 let engine = Arc::clone(&self.engine);
                 let accepted = Self::with_phase(engine, self.family, phase, choices);
-                return match prepare(&accepted) {
-                    Ok(prepared) => {
-                        drop(stream);
-                        Ok((accepted, peer, prepared))
-                    }
-                    Err(err) => {
-                        drop(accepted.lock_raw().set_phase(Phase::Closed));
-                        listener.put_back(stream);
-                        Err(err)
-                    }
+                let err = match prepare(&accepted) {
+                    Ok(prepared) => return Ok((accepted, peer, prepared)),
+                    Err(err) => err,
                 };
+                drop(accepted.lock_raw().set_phase(Phase::Closed));
+                listener.put_back(stream);
+                if has_freed || !listener.free_descriptors(peer, &err) {
+                    return Err(err);
+                }
+                has_freed = true;
+                continue;
             }
             drop(listener);
             if self.is_nonblocking() {

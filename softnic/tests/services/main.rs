@@ -4,10 +4,12 @@
 
 mod attacks;
 mod child;
+mod descriptors;
 mod endpoints;
 mod ends;
 mod event_loop;
 mod half_open;
+mod honest;
 mod servers;
 mod stalled;
 mod strangers;

@@ -11,13 +11,16 @@ use std::{
     thread,
 };
 
-use rsocket::{Listener, Options, Stream};
-use softnic::{Fabric, Host, Limits};
+use rsocket::{Family, Listener, Options, Socket, Stream};
+use softnic::{Fabric, Limits};
 
 use crate::{
-    ADDR, TEST_TIMEOUT,
+    ADDR, TEST_TIMEOUT, addr,
     attacks::{Attack, hosts, serve_during},
     child::{forbid_threads, report, with_limits},
+    descriptors::open_files,
+    half_open::{HalfOpen, request},
+    honest::ask,
     strangers::{Strangers, limits},
 };
 
@@ -51,18 +54,6 @@ fn serve(listener: &Listener, most: usize, is_over: &AtomicBool) {
         streams.retain_mut(echo);
         thread::yield_now();
     }
-}
-
-/// Asks the server for an echo.
-fn ask(host: &Host) -> io::Result<Vec<u8>> {
-    host.run(|| {
-        let mut stream = Options::new().connect_timeout(TEST_TIMEOUT).connect(ADDR)?;
-        stream.set_read_timeout(Some(TEST_TIMEOUT));
-        stream.write_all(b"hello")?;
-        let mut answer = vec![0; 5];
-        stream.read_exact(&mut answer)?;
-        Ok(answer)
-    })
 }
 
 #[track_caller]
@@ -162,6 +153,49 @@ fn streams_are_served_within_64_kib_of_lockable_memory() {
         let limits = ("64 KiB of lockable memory", limits);
         check_with((&options, 1), attack, limits, || ());
     }
+}
+
+/// A program of C accepts a connection with descriptors. Without any, half-open connections give way, each of which has one.
+#[test]
+fn accept_without_descriptors_displaces_half_open_connections() {
+    let name = "streams::accept_without_descriptors_displaces_half_open_connections";
+    with_limits(name, u64::MAX, || {
+        let fabric = Fabric::new().keep_objects();
+        let [service, hostile, honest] = hosts(&fabric);
+        let listener = service.run(|| {
+            let listener = Socket::new(Family::V4).unwrap();
+            listener.bind(addr()).unwrap();
+            listener.listen(BACKLOG).unwrap();
+            listener
+        });
+        let accept = || {
+            service.run(|| {
+                listener.accept_with(|accepted| {
+                    accepted.descriptor()?;
+                    accepted.mirror()
+                })
+            })
+        };
+        let options = Options::new().connect_timeout(TEST_TIMEOUT);
+        let mut client = honest.run(|| options.connect(ADDR).unwrap());
+        client.write_all(b"hello").unwrap();
+        let files = open_files();
+        // The connection stays the next one.
+        for _ in 0..2 {
+            let error = accept().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
+        }
+        drop(files);
+        let _strangers: Vec<HalfOpen> =
+            hostile.run(|| (0..12).map(|_| request(None, addr(), true)).collect());
+        // Requests are served in their order: those of the strangers are before this one.
+        let _other = honest.run(|| options.connect(ADDR).unwrap());
+        let _files = open_files();
+        let (accepted, _, _mirror) = accept().unwrap();
+        let mut hello = [0; 5];
+        assert_eq!(accepted.recv(&mut hello).unwrap(), 5);
+        assert_eq!(&hello, b"hello");
+    });
 }
 
 /// The limits of `setrlimit(2)`, and no thread can be started once the server runs.

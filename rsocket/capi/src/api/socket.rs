@@ -115,7 +115,8 @@ pub unsafe extern "C-unwind" fn raccept4(
 }
 
 /// As [`raccept4`], and calls `prepare` with the new socket before the connection leaves the backlog. If `prepare`
-/// fails, the connection stays the next one to be accepted.
+/// fails, the connection stays the next one to be accepted; for lack of descriptors, it is called once more if half-open
+/// connections give way.
 ///
 /// # Errors
 /// As for [`raccept4`], and the error of `prepare`.
@@ -127,7 +128,7 @@ pub unsafe fn accept_with<T>(
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
-    prepare: impl FnOnce(&Socket) -> io::Result<T>,
+    mut prepare: impl FnMut(&Socket) -> io::Result<T>,
 ) -> io::Result<(c_int, T)> {
     let opened = table::socket(fd)?;
     let accepted = opened.socket.accept_with(|socket| {
