@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    mem::take,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -37,6 +38,7 @@ impl Socket {
         match connected {
             Ok(stream) => {
                 state.set_phase(Phase::Connected(Arc::new(stream)));
+                state.unreported_success = true;
                 None
             }
             Err(err) => {
@@ -54,7 +56,9 @@ impl Socket {
     ///
     /// # Errors
     /// - `EINPROGRESS`: the attempt continues in the background.
-    /// - `EALREADY`, `EISCONN`: an earlier attempt is in progress or has succeeded.
+    /// - `EALREADY`: an earlier attempt is in progress.
+    /// - `EISCONN`: the socket is connected. As with TCP, the first call after the success of an attempt in the background
+    ///   succeeds.
     /// - `Interrupted`: a signal interrupted the wait. The attempt continues in the background, and another call waits for its
     ///   end.
     /// - `NotConnected`: an earlier attempt has failed. This socket cannot be reused.
@@ -86,7 +90,12 @@ impl Socket {
                     return self.finish_connecting(&connecting);
                 }
                 Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
-                Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
+                Phase::Connected(_) => {
+                    return match take(&mut state.unreported_success) {
+                        true => Ok(()),
+                        false => Err(os_error(Errno::ISCONN)),
+                    };
+                }
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
                 Phase::Listening(_) | Phase::Datagram(_) => {
                     return Err(os_error(Errno::INVAL));
@@ -104,7 +113,7 @@ impl Socket {
                 0
             };
             let settings = state.choices.settings;
-            let route = std::mem::take(&mut state.choices.route);
+            let route = take(&mut state.choices.route);
             let engine = &self.engine;
             let connecting =
                 Connecting::start_with(engine, id, None, peer, settings, retries, route)
@@ -130,7 +139,10 @@ impl Socket {
             return Err(err);
         }
         match (&state.phase, state.error) {
-            (Phase::Connected(_), _) => Ok(()),
+            (Phase::Connected(_), _) => {
+                state.unreported_success = false;
+                Ok(())
+            }
             (Phase::Failed, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
             _ => Err(io::ErrorKind::ConnectionAborted.into()),
         }

@@ -115,6 +115,8 @@ struct SocketState {
     choices: Choices,
     /// First unreported error.
     error: Option<i32>,
+    /// No call of `connect` has returned the success of an attempt in the background.
+    unreported_success: bool,
     /// The failure of the connection has been reported.
     reported_failure: bool,
     /// Woken by a change of the phase.
@@ -220,6 +222,7 @@ impl Socket {
                 phase,
                 choices,
                 error: None,
+                unreported_success: false,
                 reported_failure: false,
                 tasks: Vec::new(),
             }),

@@ -158,16 +158,11 @@ pub unsafe extern "C-unwind" fn rconnect(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    let mut was_interrupted = false;
     loop {
         // SAFETY: as the caller promises.
         let connected = unsafe { connect_once(fd, addr, len) };
-        match last_errno() {
-            _ if connected == 0 => return 0,
-            libc::EINTR => was_interrupted = true,
-            // The attempt has succeeded between the interrupted call and this one.
-            libc::EISCONN if was_interrupted => return 0,
-            _ => return connected,
+        if connected == 0 || last_errno() != libc::EINTR {
+            return connected;
         }
     }
 }

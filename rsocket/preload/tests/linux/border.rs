@@ -121,7 +121,7 @@ extern "C-unwind" fn run(blocked: *mut c_void) -> *mut c_void {
 }
 
 /// Waits until a condition holds, which a correct library fulfills.
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(30), "never {what}");
@@ -242,7 +242,7 @@ extern "C" fn write_one(_: c_int) {
 }
 
 /// Sets the handler of a signal.
-fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
+pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
     // SAFETY: the structure is plain data.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -314,7 +314,7 @@ fn write_in_a_handler_that_interrupts_a_write_goes_through() {
 
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn count(_: c_int) {
+pub(crate) extern "C" fn count(_: c_int) {
     HANDLED.fetch_add(1, Relaxed);
 }
 

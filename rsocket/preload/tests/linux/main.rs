@@ -8,6 +8,7 @@ extern crate rspreload as _;
 mod addresses;
 mod border;
 mod calls;
+mod connects;
 mod descriptors;
 mod endings;
 mod fallback;

@@ -3,7 +3,7 @@
 use std::{
     io,
     mem::MaybeUninit,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     ptr,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -18,6 +18,16 @@ pub(crate) enum Kind {
 }
 
 pub(crate) use Kind::{Rdma, Tcp};
+
+impl Kind {
+    /// Address of the listeners.
+    pub(crate) fn ip(self) -> IpAddr {
+        match self {
+            Tcp => Ipv4Addr::LOCALHOST.into(),
+            Rdma => Ipv4Addr::new(10, 9, 0, 1).into(),
+        }
+    }
+}
 
 /// Result of a call: the value returned, or `errno`.
 pub(crate) type Outcome = Result<usize, c_int>;
@@ -80,11 +90,7 @@ impl Fd {
     /// A listener at a free port.
     pub(crate) fn listener(kind: Kind) -> Self {
         let listener = Self::stream(kind);
-        let ip = match kind {
-            Tcp => Ipv4Addr::LOCALHOST,
-            Rdma => Ipv4Addr::new(10, 9, 0, 1),
-        };
-        listener.bind(SocketAddr::new(ip.into(), 0)).unwrap();
+        listener.bind(SocketAddr::new(kind.ip(), 0)).unwrap();
         listener.listen().unwrap();
         listener
     }
