@@ -45,6 +45,7 @@
 //! for the frames.
 
 mod abi;
+mod adversary;
 mod carrier;
 pub mod cm;
 pub mod engine;
@@ -57,6 +58,7 @@ pub mod guide {}
 pub mod wire;
 
 pub use abi::scripted;
+pub use adversary::{Rule, RuleClass, UnknownRule};
 pub use fabric::{Books, Entered, Fabric, Faults, Host, Limits, RecordedFrame, Traffic};
 pub use failure::{Call, Failing, Holding, When};
 pub use seed::Seed;

@@ -21,9 +21,11 @@ use super::{
     outcome,
     query::MAX_CQE,
     sequence::Sequence,
+    undefined::{undefined, write_defined},
 };
 use crate::{
-    engine::{Armed, Completion, CompletionOp, CqId, Moderation},
+    adversary::{Adversary, Rule},
+    engine::{Armed, Completion, CompletionOp, CqId, Engine, Moderation, QpNum},
     fabric::{ObjectCharge, Resource, locked},
     failure::Call,
 };
@@ -159,9 +161,22 @@ pub(super) unsafe fn create(
 
 impl Cq {
     /// Takes the oldest completion.
-    pub(super) fn poll_one(&self) -> Option<Completion> {
+    pub(super) fn poll_one(&self) -> Option<Polled> {
         let port = &self.device.port;
-        let poll = || port.look(|nic| nic.engine.poll_cq(self.id));
+        let poll = || {
+            port.look(|nic| {
+                let completion = nic.engine.poll_cq(self.id)?;
+                let found = match port.adversary().has(Rule::StaleFields) {
+                    true => {
+                        let kind = nic.engine.qp_kind(QpNum(completion.qp));
+                        undefined(&completion, kind, port.adversary())
+                    }
+                    false => None,
+                };
+                let found = found.unwrap_or_else(|| wc(&completion));
+                Some(Polled::new(&completion, found))
+            })
+        };
         poll().or_else(|| {
             // Expired timers and arrived frames may complete requests.
             port.advance();
@@ -301,7 +316,7 @@ pub(super) unsafe extern "C" fn poll_cq(
                 // SAFETY: the caller's array has room for `max_entries`, and `count` is below that.
                 let slot = unsafe { wcs.add(at) };
                 // SAFETY: as above.
-                unsafe { slot.write(wc(&completion)) };
+                unsafe { write(slot, &completion, nic.engine, port.adversary()) };
                 count += 1;
             }
         });
@@ -313,6 +328,33 @@ pub(super) unsafe extern "C" fn poll_cq(
         poll();
     }
     count
+}
+
+/// Writes a completion to the caller's memory.
+///
+/// # Safety
+/// - `slot` is writable.
+unsafe fn write(
+    slot: *mut ffi::ibv_wc,
+    completion: &Completion,
+    engine: &Engine,
+    adversary: &Adversary,
+) {
+    let found = if adversary.has(Rule::StaleFields) {
+        let kind = engine.qp_kind(QpNum(completion.qp));
+        let found = undefined(completion, kind, adversary);
+        if found.is_none() {
+            // SAFETY: the caller's promise.
+            unsafe { write_defined(slot, completion, kind) };
+        }
+        found
+    } else {
+        Some(wc(completion))
+    };
+    if let Some(found) = found {
+        // SAFETY: the caller's promise.
+        unsafe { slot.write(found) };
+    }
 }
 
 /// Converts a completion to C.

@@ -8,7 +8,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    cq::{self, Cq, wc},
+    cq::{self, Cq},
     functions::Kind,
     null,
     object::Object,
@@ -28,10 +28,10 @@ pub(super) struct Polled {
     time: Duration,
 }
 
-impl From<Completion> for Polled {
-    fn from(completion: Completion) -> Self {
+impl Polled {
+    pub(super) fn new(completion: &Completion, wc: ffi::ibv_wc) -> Self {
         Self {
-            wc: wc(&completion),
+            wc,
             time: completion.time,
         }
     }
@@ -127,10 +127,9 @@ unsafe extern "C" fn start_poll(
     if let Err(errno) = cq.device.port.attempt(Call::StartPoll) {
         return errno;
     }
-    let Some(completion) = cq.poll_one() else {
+    let Some(polled) = cq.poll_one() else {
         return libc::ENOENT;
     };
-    let polled = Polled::from(completion);
     cq.polled.begin(polled);
     // SAFETY: live, and the poll is this thread's.
     unsafe { show(raw, &polled.wc) };
@@ -143,10 +142,9 @@ unsafe extern "C" fn next_poll(raw: *mut ffi::ibv_cq_ex) -> c_int {
     if let Err(errno) = cq.device.port.attempt(Call::NextPoll) {
         return errno;
     }
-    let Some(completion) = cq.poll_one() else {
+    let Some(polled) = cq.poll_one() else {
         return libc::ENOENT;
     };
-    let polled = Polled::from(completion);
     cq.polled.with(|current| *current = polled);
     // SAFETY: live, and the poll is this thread's.
     unsafe { show(raw, &polled.wc) };

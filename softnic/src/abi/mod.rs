@@ -33,6 +33,7 @@ pub mod scripted;
 mod sequence;
 mod signals;
 mod srq;
+mod undefined;
 mod unsupported;
 mod xrcd;
 

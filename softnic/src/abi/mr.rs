@@ -16,6 +16,7 @@ use super::{
     pd::Pd,
 };
 use crate::{
+    adversary::Rule,
     engine::{Access, Region},
     fabric::{ObjectCharge, Resource, locked},
 };
@@ -80,8 +81,12 @@ unsafe fn register(
         len: len as u64,
         access,
     };
-    let key = match pd.device.port.look(|nic| nic.engine.register(region)) {
-        Ok(key) => key,
+    let registered = pd.device.port.look(|nic| {
+        let key = nic.engine.register(region)?;
+        Ok((key, nic.engine.remote_key(key)))
+    });
+    let (key, remote_key) = match registered {
+        Ok(keys) => keys,
         Err(error) => return null(errno(error)),
     };
     let mut raw: ffi::ibv_mr = zeroed();
@@ -91,7 +96,10 @@ unsafe fn register(
     raw.length = len;
     raw.handle = key;
     raw.lkey = key;
-    raw.rkey = key;
+    raw.rkey = match pd.device.port.adversary().choose(Rule::Keys, 2) {
+        1 if !access.intersects(Access::REMOTE) => 0,
+        _ => remote_key,
+    };
     let mr = Mr {
         raw: UnsafeCell::new(raw),
         device: Arc::clone(&pd.device),

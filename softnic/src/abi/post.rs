@@ -256,7 +256,9 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
+    let adversary = qp.device.port.adversary();
     let doorbell = qp.device.port.attempt(Call::Doorbell);
+    let first = wr;
     while !wr.is_null() {
         // SAFETY: a request of the caller's chain.
         let this = unsafe { &*wr };
@@ -264,7 +266,11 @@ pub(super) unsafe extern "C" fn post_send(
         let posted = unsafe { decode(this, qp.kind()) };
         // SAFETY: the caller's address handle is live.
         let request = check_count(this.num_sge).and_then(|()| unsafe { convert(qp, posted) });
-        let ret = match qp.device.port.attempt(Call::PostSend).and(request) {
+        let refused = match wr != first && adversary.fails_in_list() {
+            true => Err(libc::ENOMEM),
+            false => qp.device.port.attempt(Call::PostSend),
+        };
+        let ret = match refused.and(request) {
             Ok(request) if doorbell.is_ok() => post(qp, request),
             Ok(request) => {
                 qp.unheard().push(request);
@@ -275,7 +281,7 @@ pub(super) unsafe extern "C" fn post_send(
         if ret != 0 {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return ret;
+            return adversary.posting_errno(ret);
         }
         wr = this.next;
     }
@@ -284,7 +290,7 @@ pub(super) unsafe extern "C" fn post_send(
     };
     // SAFETY: the caller's place.
     unsafe { *bad = ptr::null_mut() };
-    errno
+    adversary.posting_errno(errno)
 }
 
 /// Refuses a negative number of elements, where the operation has elements.
@@ -315,13 +321,18 @@ pub(super) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
+    let first = wr;
     while !wr.is_null() {
         // SAFETY: a request of the caller's chain.
         let this = unsafe { &*wr };
         // SAFETY: as above.
         let request = unsafe { recv_request(this) };
         let port = &qp.device.port;
-        let posted = port.attempt(Call::PostRecv).and(check_count(this.num_sge));
+        let refused = match wr != first && port.adversary().fails_in_list() {
+            true => Err(libc::ENOMEM),
+            false => port.attempt(Call::PostRecv),
+        };
+        let posted = refused.and(check_count(this.num_sge));
         let posted = posted.and_then(|()| {
             port.call(|nic, now| nic.engine.post_recv(qp.num, request, now, nic.memory))
                 .map_err(errno)
@@ -329,7 +340,7 @@ pub(super) unsafe extern "C" fn post_recv(
         if let Err(errno) = posted {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return errno;
+            return port.adversary().posting_errno(errno);
         }
         wr = this.next;
     }

@@ -260,7 +260,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         if let Err(errno) = posted {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
-            return errno;
+            return port.adversary().posting_errno(errno);
         }
         wr = this.next;
     }

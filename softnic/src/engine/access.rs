@@ -35,6 +35,9 @@ impl Access {
     /// the program's own.
     pub(super) const CONCURRENT: Self = Self(0x31e | Self::SHARED_WITH_PROGRAM.0);
 
+    /// Rights of peers, by the remote key of a region.
+    pub(crate) const REMOTE: Self = Self(0x30e);
+
     /// All known rights of regions, windows and queue pairs.
     pub(crate) const ALL: Self = Self(0x33f);
 

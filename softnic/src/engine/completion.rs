@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::ids::SrqId;
+
 /// Status of a request; the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -91,4 +93,15 @@ pub struct Completion {
     pub has_grh: bool,
     /// Time of the completion.
     pub time: Duration,
+    /// Number of requests of the queue that have ended since the completion before: this one, and unsignaled ones before it.
+    pub(crate) ended: u32,
+    /// Shared receive queue of the request.
+    pub(super) srq: Option<SrqId>,
+}
+
+impl Completion {
+    /// Whether the request is a receive.
+    pub(crate) fn is_receive(&self) -> bool {
+        matches!(self.op, CompletionOp::Receive | CompletionOp::ReceiveWrite)
+    }
 }

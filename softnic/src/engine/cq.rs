@@ -2,7 +2,12 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::completion::{Completion, Status};
+use super::{
+    completion::{Completion, Status},
+    ids::SrqId,
+    withheld::Withheld,
+};
+use crate::adversary::Adversary;
 
 /// Kind of requested notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,7 @@ pub(super) struct CompletionQueue {
     /// Completions since the queue was armed, and the deadline of the notification.
     held_back: (u16, Option<Duration>),
     overrun: bool,
+    withheld: Withheld,
     /// Number of queue pairs with this queue.
     pub(super) users: usize,
 }
@@ -58,6 +64,7 @@ impl CompletionQueue {
             moderation: Moderation::default(),
             held_back: (0, None),
             overrun: false,
+            withheld: Withheld::default(),
             users: 0,
         }
     }
@@ -71,7 +78,7 @@ impl CompletionQueue {
         if self.overrun {
             return Pushed::Quiet;
         }
-        if self.ready.len() >= self.capacity {
+        if self.len() >= self.capacity {
             self.overrun = true;
             return Pushed::Overrun;
         }
@@ -133,21 +140,50 @@ impl CompletionQueue {
 
     /// Number of completions.
     pub(super) fn len(&self) -> usize {
-        self.ready.len()
+        self.ready.len() + self.withheld.len()
+    }
+
+    /// Keeps a completion invisible for a time, by an adversary's decision. Returns the end of that time; `None` if the
+    /// completion is visible at once.
+    pub(super) fn withhold(
+        &mut self,
+        completion: Completion,
+        solicited: bool,
+        now: Duration,
+        adversary: &Adversary,
+    ) -> Option<Duration> {
+        self.withheld.add((completion, solicited), now, adversary)
+    }
+
+    /// Takes the withheld completions whose time is over, in order.
+    pub(super) fn take_withheld(&mut self, now: Duration) -> Vec<(Completion, bool)> {
+        self.withheld.take(now)
+    }
+
+    /// Ends the request for a notification.
+    pub(super) fn disarm(&mut self) {
+        self.notify();
     }
 
     /// Changes the capacity. Returns false if more completions are pending.
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
-        let fits = self.ready.len() <= capacity;
+        let fits = self.len() <= capacity;
         if fits {
             self.capacity = capacity;
         }
         fits
     }
 
-    /// Removes the completions of a queue pair at its reset.
-    pub(super) fn remove(&mut self, qp: u32) {
-        self.ready.retain(|completion| completion.qp != qp);
+    /// Removes the completions of a queue pair. Returns the shared receive queues of removed receives.
+    pub(super) fn remove(&mut self, qp: u32) -> Vec<SrqId> {
+        let mut shared = Vec::new();
+        self.ready.retain(|completion| {
+            let is_removed = completion.qp == qp;
+            shared.extend(completion.srq.filter(|_| is_removed));
+            !is_removed
+        });
+        self.withheld.remove(qp, &mut shared);
+        shared
     }
 }
 
@@ -170,6 +206,8 @@ mod tests {
             src_qp: 0,
             has_grh: false,
             time: NOW,
+            ended: 1,
+            srq: None,
         }
     }
 

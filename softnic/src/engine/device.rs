@@ -4,6 +4,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +21,7 @@ use super::{
     resources::{Context, Resources, Timer},
 };
 use crate::{
+    adversary::{Adversary, Rule},
     seed::{Seed, Sequence},
     wire::Frame,
 };
@@ -83,6 +85,15 @@ impl Engine {
             has_failed: false,
             mtu: MAX_MTU,
             max_in_flight: MAX_IN_FLIGHT,
+        }
+    }
+
+    /// Sets the decisions of the device, before objects exist.
+    pub(crate) fn set_adversary(&mut self, adversary: &Arc<Adversary>) {
+        self.resources.adversary = Arc::clone(adversary);
+        if adversary.has(Rule::Keys) {
+            let difference = adversary.number(Rule::Keys);
+            self.resources.keys.distinguish_remote_keys(difference);
         }
     }
 
@@ -202,9 +213,16 @@ impl Engine {
         if request.sges.len() > queue.max_sge {
             return Err(EngineError::Invalid("the list has too many elements"));
         }
-        if queue.receives.len() >= queue.max_wr {
+        // The slots of queues for extended connections are free once their receives are taken.
+        let counts_polls = queue.xrc.is_none() && self.resources.adversary.has(Rule::SlotAtPoll);
+        let len = match counts_polls {
+            true => queue.occupied,
+            false => queue.receives.len(),
+        };
+        if len >= queue.max_wr {
             return Err(EngineError::Full("receives"));
         }
+        queue.occupied += 1;
         queue.receives.push_back(request);
         Ok(())
     }
@@ -327,10 +345,8 @@ impl Engine {
                     });
                 }
                 Some(Reverse((_, Timer::Cq(id)))) => {
-                    let cq = self.resources.cqs.get_mut(&id);
-                    if cq.is_some_and(|cq| cq.is_due(now)) {
-                        self.resources.events.push_back(Event::Completion(id));
-                    }
+                    self.resources.expire_cq(id, now);
+                    self.fail_users_of_overrun_queues(now, memory);
                 }
                 None => {}
             }
@@ -344,7 +360,20 @@ impl Engine {
 
     /// Takes the oldest completion of a queue.
     pub fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
-        self.resources.cqs.get_mut(&cq)?.poll()
+        let completion = self.resources.cqs.get_mut(&cq)?.poll()?;
+        if self.resources.adversary.has(Rule::SlotAtPoll) {
+            self.free_slots(&completion);
+        }
+        Some(completion)
+    }
+
+    /// Frees the slots of the requests that a polled completion has ended.
+    fn free_slots(&mut self, completion: &Completion) {
+        if let Some(srq) = completion.srq {
+            self.resources.free_shared_slot(srq);
+        } else if let Some(qp) = self.qps.get_mut(&completion.qp) {
+            qp.free_slots(completion);
+        }
     }
 
     /// Takes the oldest event.
@@ -380,9 +409,7 @@ impl Engine {
     /// Schedules a queue pair with work to send, adds its deadline to the timers, and fails users of overrun completion
     /// queues.
     fn reschedule(&mut self, num: u32, may_send: bool, now: Duration, memory: &mut dyn Memory) {
-        while let Some(cq) = self.resources.overrun.pop() {
-            self.fail_users(cq, now, memory);
-        }
+        self.fail_users_of_overrun_queues(now, memory);
         let Some(qp) = self.qps.get_mut(&num) else {
             return;
         };
@@ -397,6 +424,12 @@ impl Engine {
             self.resources
                 .timers
                 .push(Reverse((deadline, Timer::Qp(num))));
+        }
+    }
+
+    fn fail_users_of_overrun_queues(&mut self, now: Duration, memory: &mut dyn Memory) {
+        while let Some(cq) = self.resources.overrun.pop() {
+            self.fail_users(cq, now, memory);
         }
     }
 

@@ -116,6 +116,9 @@ pub(super) struct KeyTable {
     users: BTreeMap<PdId, usize>,
     /// Number of windows bound to each region, without zero counts.
     bindings: BTreeMap<u32, usize>,
+    /// Difference (XOR) between the key in this table and the one that peers name; 0 in the lowest 8 bits, which are the
+    /// program's.
+    remote_difference: u32,
 }
 
 impl KeyTable {
@@ -128,7 +131,19 @@ impl KeyTable {
             windows: BTreeSet::new(),
             users: BTreeMap::new(),
             bindings: BTreeMap::new(),
+            remote_difference: 0,
         }
+    }
+
+    /// Makes the keys named by peers unlike those of the table.
+    pub(super) fn distinguish_remote_keys(&mut self, difference: u64) {
+        let [a, b, c, ..] = difference.to_le_bytes();
+        self.remote_difference = u32::from_le_bytes([0, a | 1, b, c]);
+    }
+
+    /// The key that peers name for a key of the table, and the reverse.
+    pub(super) fn remote_key(&self, key: u32) -> u32 {
+        key ^ self.remote_difference
     }
 
     /// Number of regions and windows.
@@ -171,21 +186,23 @@ impl KeyTable {
     }
 
     pub(super) fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, EngineError> {
-        self.insert(Entry::Window(Window {
+        let key = self.insert(Entry::Window(Window {
             pd,
             kind,
             bound: None,
-        }))
+        }))?;
+        Ok(self.remote_key(key))
     }
 
     /// Destroys a window by its current or an earlier key: binding changes the tag.
-    pub(super) fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
+    pub(super) fn dealloc_window(&mut self, rkey: u32) -> Result<(), EngineError> {
+        let key = self.remote_key(rkey);
         match self.slots.get(&(key >> 8)).map(|slot| slot.entry) {
             Some(Entry::Window(_)) => {
                 self.remove(key);
                 Ok(())
             }
-            _ => Err(EngineError::NotFound("memory window", key)),
+            _ => Err(EngineError::NotFound("memory window", rkey)),
         }
     }
 
@@ -194,7 +211,7 @@ impl KeyTable {
         self.users.contains_key(&pd)
     }
 
-    /// Binds a window for queue pair `qp`, and changes the tag of the window's key from that of `key` to that of `new_key`.
+    /// Binds a window for queue pair `qp`, and changes the tag of the window's key from that of `rkey` to that of `new_key`.
     /// The other bits of `new_key` have no effect, as on a device.
     ///
     /// `None` if the window or the region does not allow the binding.
@@ -202,9 +219,10 @@ impl KeyTable {
         &mut self,
         pd: PdId,
         qp: u32,
-        (key, new_key): (u32, u32),
+        (rkey, new_key): (u32, u32),
         binding: Binding,
     ) -> Option<()> {
+        let key = self.remote_key(rkey);
         let Some(Entry::Window(window)) = self.entry(key) else {
             return None;
         };
@@ -253,7 +271,8 @@ impl KeyTable {
     }
 
     /// Unbinds a type 2 window by its key, for a request of queue pair `qp` or of its peer.
-    pub(super) fn invalidate(&mut self, pd: PdId, qp: u32, key: u32) -> Option<()> {
+    pub(super) fn invalidate(&mut self, pd: PdId, qp: u32, rkey: u32) -> Option<()> {
+        let key = self.remote_key(rkey);
         let Some(Entry::Window(window)) = self.entry(key) else {
             return None;
         };
@@ -304,7 +323,7 @@ impl KeyTable {
             access,
             ..
         } = requested;
-        match self.entry(requested.rkey)? {
+        match self.entry(self.remote_key(requested.rkey))? {
             Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
                 region.host_range(addr, len)
             }
@@ -327,7 +346,7 @@ impl KeyTable {
 
     /// Whether a key allows a peer's access at some address: the range of the access is ignored.
     pub(super) fn permits(&self, requested: RemoteAccess) -> bool {
-        match self.entry(requested.rkey) {
+        match self.entry(self.remote_key(requested.rkey)) {
             Some(Entry::Region(region)) => {
                 region.pd == requested.pd && region.access.contains(requested.access)
             }

@@ -36,6 +36,7 @@ mod resources;
 mod rnr;
 mod srq;
 mod transfer;
+mod withheld;
 mod xrc;
 
 pub use access::Access;

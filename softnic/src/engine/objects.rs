@@ -12,6 +12,7 @@ use super::{
     qp::{QpAttributes, QpInit, QpKind, QueuePair, State},
     srq::SharedReceiveQueue,
 };
+use crate::adversary::Rule;
 
 /// Range of queue pair numbers. Numbers have 24 bits; the numbers below 17 and the multicast number are left out.
 const FIRST_QP: u32 = 17;
@@ -70,6 +71,11 @@ impl Engine {
         } else {
             Err(EngineError::NotFound("protection domain", pd.0))
         }
+    }
+
+    /// Remote key of a region: equal to the local key, unless the device is an adversary.
+    pub(crate) fn remote_key(&self, key: u32) -> u32 {
+        self.resources.keys.remote_key(key)
     }
 
     /// Registers memory, to be kept valid until [`deregister`](Self::deregister). The result is the local and the
@@ -154,7 +160,8 @@ impl Engine {
     /// # Errors
     /// - [`EngineError::NotFound`]: no queue has this identifier.
     pub fn arm_cq(&mut self, cq: CqId, wish: Armed) -> Result<(), EngineError> {
-        self.cq_mut(cq)?.arm(wish);
+        self.cq_mut(cq)?;
+        self.resources.arm(cq, wish);
         Ok(())
     }
 
@@ -202,6 +209,7 @@ impl Engine {
             max_sge,
             limit: 0,
             receives: VecDeque::new(),
+            occupied: 0,
             users: 0,
             xrc: None,
         };
@@ -304,10 +312,9 @@ impl Engine {
         for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
             self.cq_mut(cq)?.users += 1;
         }
-        self.qps.insert(
-            num,
-            QueuePair::new(num, init, (self.mtu(), self.max_in_flight())),
-        );
+        let mut qp = QueuePair::new(num, init, (self.mtu(), self.max_in_flight()));
+        qp.frees_at_poll = self.resources.adversary.has(Rule::SlotAtPoll);
+        self.qps.insert(num, qp);
         Ok(QpNum(num))
     }
 
@@ -357,11 +364,18 @@ impl Engine {
         }
         let removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
+        let drops = self.resources.adversary.choose(Rule::DestroyedCqes, 2) == 1;
         for cq in [removed.init.send_cq, removed.init.recv_cq]
             .into_iter()
             .flatten()
         {
             self.cq_mut(cq)?.users -= 1;
+            if drops {
+                self.resources.remove_completions(cq, qp.0);
+            }
+        }
+        if let Some(srq) = removed.init.srq.filter(|_| removed.has_shared_receive()) {
+            self.resources.free_shared_slot(srq);
         }
         if let Some(srq) = removed
             .init

@@ -3,12 +3,13 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
 use super::{
     completion::Completion,
-    cq::{CompletionQueue, Pushed},
+    cq::{Armed, CompletionQueue, Pushed},
     event::Event,
     ids::{CqId, PdId, SrqId, XrcdId},
     keys::KeyTable,
@@ -18,7 +19,13 @@ use super::{
     srq::SharedReceiveQueue,
     transfer,
 };
-use crate::seed::Seed;
+use crate::{
+    adversary::{Adversary, Rule},
+    seed::Seed,
+};
+
+/// One event without a completion in this number of requests for a notification, by an adversary.
+const EMPTY_EVENTS: u64 = 8;
 
 /// Subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +50,8 @@ pub(super) struct Resources {
     pub(super) xrc_srqs: BTreeMap<u32, SrqId>,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: BinaryHeap<Reverse<(Duration, Timer)>>,
+    /// Decisions of the device.
+    pub(super) adversary: Arc<Adversary>,
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
     /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
@@ -78,6 +87,7 @@ impl Resources {
             xrc_srqs: BTreeMap::new(),
             events: VecDeque::new(),
             timers: BinaryHeap::new(),
+            adversary: Arc::default(),
             overrun: Vec::new(),
             ranges: Vec::new(),
         }
@@ -95,6 +105,20 @@ impl Resources {
             return;
         };
         completion.time = now;
+        if !self.adversary.is_kind()
+            && let Some(at) = queue.withhold(completion, solicited, now, &self.adversary)
+        {
+            self.timers.push(Reverse((at, Timer::Cq(cq))));
+            return;
+        }
+        self.publish(cq, (completion, solicited), now);
+    }
+
+    /// Makes a completion visible.
+    fn publish(&mut self, cq: CqId, (completion, solicited): (Completion, bool), now: Duration) {
+        let Some(queue) = self.cqs.get_mut(&cq) else {
+            return;
+        };
         match queue.push(completion, solicited, now) {
             Pushed::Quiet => {}
             Pushed::Notify => self.events.push_back(Event::Completion(cq)),
@@ -103,6 +127,46 @@ impl Resources {
                 self.events.push_back(Event::CqError(cq));
                 self.overrun.push(cq);
             }
+        }
+    }
+
+    /// Processes the timer of a completion queue: makes withheld completions visible, and notifies the program.
+    pub(super) fn expire_cq(&mut self, id: CqId, now: Duration) {
+        let Some(cq) = self.cqs.get_mut(&id) else {
+            return;
+        };
+        let withheld = cq.take_withheld(now);
+        if cq.is_due(now) {
+            self.events.push_back(Event::Completion(id));
+        }
+        for completion in withheld {
+            self.publish(id, completion, now);
+        }
+    }
+
+    /// Arms a completion queue. An adversary may raise an event without a completion.
+    pub(super) fn arm(&mut self, id: CqId, wish: Armed) {
+        if let Some(cq) = self.cqs.get_mut(&id) {
+            cq.arm(wish);
+            if self.adversary.choose(Rule::Coalesced, EMPTY_EVENTS) == 1 {
+                cq.disarm();
+                self.events.push_back(Event::Completion(id));
+            }
+        }
+    }
+
+    /// Removes the completions of a queue pair that have not been polled, and frees their slots of shared queues.
+    pub(super) fn remove_completions(&mut self, cq: CqId, qp: u32) {
+        let removed = self.cqs.get_mut(&cq).map(|cq| cq.remove(qp));
+        for srq in removed.into_iter().flatten() {
+            self.free_shared_slot(srq);
+        }
+    }
+
+    /// Frees a slot of a shared receive queue: the completion of its receive has been polled or removed.
+    pub(super) fn free_shared_slot(&mut self, srq: SrqId) {
+        if let Some(srq) = self.srqs.get_mut(&srq) {
+            srq.occupied = srq.occupied.saturating_sub(1);
         }
     }
 

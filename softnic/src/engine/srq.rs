@@ -26,6 +26,8 @@ pub(super) struct SharedReceiveQueue {
     /// Limit: an event is raised once when fewer receives are left; 0 if not armed.
     pub(super) limit: usize,
     pub(super) receives: VecDeque<RecvRequest>,
+    /// Number of receives whose completion has not been polled.
+    pub(super) occupied: usize,
     /// Number of queue pairs with this queue.
     pub(super) users: usize,
     /// Domain and completion queue of a queue for extended connections.

@@ -2,8 +2,8 @@
 
 use std::{env, io, net::IpAddr, sync::OnceLock};
 
-use super::{Fabric, Host, Port};
-use crate::wire::PORT;
+use super::{ADVERSARY, Fabric, Host, Port};
+use crate::{adversary::AdversaryOptions, wire::PORT};
 
 /// Address of the host, over UDP.
 const ADDR: &str = "SOFTNIC_ADDR";
@@ -47,6 +47,10 @@ fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<
         return Err(io::Error::other(format!(
             "{ADDR} is {addr}, which no host has: use an address of this machine, such as 127.0.0.2"
         )));
+    }
+    if let Some(rules) = variable(ADVERSARY) {
+        AdversaryOptions::parse(&rules)
+            .map_err(|error| io::Error::other(format!("{ADVERSARY}: {error}")))?;
     }
     let mut fabric = Fabric::new().keep_objects();
     if let Some(loss) = variable(LOSS) {
@@ -110,6 +114,10 @@ mod tests {
             (
                 &[(ADDR, "127.4.0.2"), (LOSS, "2")],
                 "SOFTNIC_LOSS is 2: it must be between 0 and 1",
+            ),
+            (
+                &[(ADDR, "127.4.0.2"), (ADVERSARY, "7:kind")],
+                "SOFTNIC_ADVERSARY: no rule is named `kind`: use one of ",
             ),
             (
                 &[(ADDR, "127.4.0.2"), (PCAP, "/no/folder")],

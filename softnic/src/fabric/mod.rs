@@ -38,13 +38,22 @@ pub use recording::RecordedFrame;
 use recording::Recording;
 pub use traffic::Traffic;
 
-use crate::{abi, carrier::Carrier, cm::Timing, seed::Seed};
+use crate::{
+    abi,
+    adversary::{AdversaryOptions, Rule, Rules},
+    carrier::Carrier,
+    cm::Timing,
+    seed::Seed,
+};
 
 /// Maximum number of addresses of a host: the indices of GIDs have 8 bits.
 const MAX_ADDRS: usize = 256;
 
 /// Minimum MTU of links: a path MTU of 256 bytes and the headers.
 const MIN_LINK_MTU: u32 = 256 + 96;
+
+/// Environment variable with the rules of devices, and their seed.
+const ADVERSARY: &str = "SOFTNIC_ADVERSARY";
 
 /// A network of hosts in this process.
 ///
@@ -111,11 +120,42 @@ impl Fabric {
     fn build(seed: u64, is_manual: bool) -> Self {
         let variable = std::env::var("SOFTNIC_SEED").ok();
         let seed = chosen_seed(variable.as_deref(), seed);
+        let adversary = std::env::var(ADVERSARY).ok();
+        let shared = Shared::new(seed, is_manual);
+        shared.lock().adversary = chosen_rules(adversary.as_deref(), seed);
         Self {
-            shared: Shared::new(seed, is_manual),
+            shared,
             seed,
             checks_books: true,
         }
+    }
+
+    /// Lets the devices of hosts added from now on use the freedoms of the standard, all [rules](Rule) but those by which
+    /// calls [fail](Rule::refuses_calls). The seed of the fabric determines the decisions.
+    ///
+    /// The environment variable `SOFTNIC_ADVERSARY` does the same in all fabrics of a process: `7` for all rules with the
+    /// seed 7, `7:stale-fields,keys` for two of them.
+    ///
+    /// # Examples
+    /// ```
+    /// use softnic::{Fabric, Rule};
+    /// let all = Fabric::seeded(7).adversarial();
+    /// let one = Fabric::seeded(7).rule(Rule::StaleFields);
+    /// ```
+    #[must_use]
+    pub fn adversarial(self) -> Self {
+        self.shared.lock().adversary.rules = Rules::without_refusals();
+        self
+    }
+
+    /// Lets the devices of hosts added from now on use one freedom of the standard, beside those of earlier calls.
+    #[must_use]
+    pub fn rule(self, rule: Rule) -> Self {
+        {
+            let rules = &mut self.shared.lock().adversary.rules;
+            *rules = rules.with(rule);
+        }
+        self
     }
 
     /// The seed of the network's faults.
@@ -436,6 +476,22 @@ fn check_addr(addr: IpAddr) {
     );
 }
 
+/// The rules in the environment variable with their seed; without the variable no rule, and the seed of the fabric.
+fn chosen_rules(variable: Option<&str>, seed: u64) -> AdversaryOptions {
+    match variable.map(AdversaryOptions::parse) {
+        None => AdversaryOptions {
+            seed,
+            ..AdversaryOptions::default()
+        },
+        Some(Ok(options)) => options,
+        #[expect(
+            clippy::panic,
+            reason = "a test must not run with other rules than it was told"
+        )]
+        Some(Err(error)) => panic!("{ADVERSARY}: {error}"),
+    }
+}
+
 /// The seed in the environment variable, or the given one without the variable.
 fn chosen_seed(variable: Option<&str>, default: u64) -> u64 {
     match variable.map(str::parse) {
@@ -464,6 +520,9 @@ impl Drop for Fabric {
             #[expect(clippy::print_stderr, reason = "how a failed test tells its seed")]
             {
                 eprintln!("softnic: faults of seed {seed}; replay them with SOFTNIC_SEED={seed}");
+                if let Some(used) = self.shared.lock().used_rules() {
+                    eprintln!("softnic: {used}");
+                }
             }
         } else if self.checks_books {
             let books = self.books();

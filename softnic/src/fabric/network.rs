@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     abi::{Notifier, scripted},
+    adversary::{Adversary, AdversaryOptions, Rule},
     carrier::Carrier,
     cm::{Manager, Reach, Timing},
     engine::{Engine, Memory, Outgoing, Packet},
@@ -36,6 +37,8 @@ pub(super) struct NetworkHost {
     pub(super) notifier: Arc<Notifier>,
     /// Requested failures of the host's calls.
     pub(super) failures: Arc<Failures>,
+    /// Decisions of the host's device.
+    pub(super) adversary: Arc<Adversary>,
     /// Limits of the host, and the resources in use by its programs.
     pub(super) accounts: Arc<Accounts>,
     /// Scripted devices of the host.
@@ -95,6 +98,8 @@ pub(crate) struct Network {
     pub(super) has_router: bool,
     /// Times of the connection managers of hosts added from now on.
     pub(super) timing: Timing,
+    /// Rules of devices of hosts added from now on, and their seed.
+    pub(super) adversary: AdversaryOptions,
     /// Current time of a manual fabric.
     pub(super) virtual_now: Duration,
     pub(super) hosts: Vec<NetworkHost>,
@@ -141,6 +146,7 @@ impl Network {
             link_mtu: None,
             has_router: false,
             timing: Timing::FABRIC,
+            adversary: AdversaryOptions::default(),
             virtual_now: Duration::ZERO,
             hosts: Vec::new(),
             memory,
@@ -183,7 +189,13 @@ impl Network {
         // GUID, keys, ids and numbers of queue pairs are those of this host alone, also beside hosts of other processes
         // with other seeds.
         let guid = LOCAL_GUID | seed.number(0) >> 8;
-        let mut engine = Engine::new(all.clone(), seed.part(1));
+        let adversary = Arc::new(Adversary::new(self.adversary, index as u64));
+        let engine_seed = match adversary.has(Rule::Colliding) {
+            true => self.numbers.part(0).part(1),
+            false => seed.part(1),
+        };
+        let mut engine = Engine::new(all.clone(), engine_seed);
+        engine.set_adversary(&adversary);
         let mut manager = Manager::new(all, guid, seed.part(2));
         manager.set_timing(self.timing);
         if let Some(link_mtu) = self.link_mtu {
@@ -197,6 +209,7 @@ impl Network {
             guid,
             notifier: Arc::default(),
             failures: Arc::new(Failures::new(mix(self.seed) ^ index as u64)),
+            adversary,
             accounts: Accounts::new(),
             scripted: Vec::new(),
             carrier: None,
@@ -261,6 +274,27 @@ impl Network {
         } else {
             self.cuts.remove(&link);
         }
+    }
+
+    /// The rules by which the devices of the hosts have decided otherwise than kind ones, and how to repeat them; `None`
+    /// without a rule.
+    pub(super) fn used_rules(&self) -> Option<String> {
+        let is_used = |rule: &&Rule| self.hosts.iter().any(|host| host.adversary.is_used(**rule));
+        let used: Vec<_> = Rule::ALL.iter().filter(is_used).collect();
+        if used.is_empty() {
+            return None;
+        }
+        let names: Vec<_> = used.iter().map(|rule| rule.name()).collect();
+        let texts: Vec<_> = used
+            .iter()
+            .map(|rule| format!("{rule} ({}: {})", rule.class(), rule.source()))
+            .collect();
+        Some(format!(
+            "rules used by the devices: {}; repeat them with SOFTNIC_ADVERSARY={}:{}",
+            texts.join(", "),
+            self.adversary.seed,
+            names.join(",")
+        ))
     }
 
     /// Adds a host to `active`.

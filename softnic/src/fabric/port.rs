@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     abi::{Notifier, ProcessMemory, scripted},
+    adversary::Adversary,
     cm::{Manager, Reach},
     engine::{Engine, Memory},
     failure::{Call, Failing, Failures, Holding, When},
@@ -125,6 +126,7 @@ pub(crate) struct Port {
     shared: Arc<Shared>,
     notifier: Arc<Notifier>,
     failures: Arc<Failures>,
+    adversary: Arc<Adversary>,
     accounts: Arc<Accounts>,
     addrs: Arc<[IpAddr]>,
     guid: u64,
@@ -146,6 +148,7 @@ impl Port {
             shared: Arc::clone(shared),
             notifier: Arc::clone(&host.notifier),
             failures: Arc::clone(&host.failures),
+            adversary: Arc::clone(&host.adversary),
             accounts: Arc::clone(&host.accounts),
             addrs: Arc::clone(&host.addrs),
             guid: host.guid,
@@ -239,7 +242,16 @@ impl Port {
 
     /// Blocks a call, if requested; then counts it, and returns its failure, if requested.
     pub(crate) fn attempt(&self, call: Call) -> Result<(), i32> {
-        self.failures.attempt(call)
+        self.failures.attempt(call)?;
+        if self.adversary.is_kind() {
+            return Ok(());
+        }
+        self.adversary.attempt(call)
+    }
+
+    /// Decisions of the device.
+    pub(crate) fn adversary(&self) -> &Adversary {
+        &self.adversary
     }
 
     /// Limits of the host, and the amounts in use.

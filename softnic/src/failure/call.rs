@@ -198,6 +198,45 @@ impl Call {
         !matches!(self.scope(), Scope::Scripted)
     }
 
+    /// Whether the call creates or resizes an object.
+    pub(crate) const fn creates(self) -> bool {
+        matches!(
+            self,
+            Self::AllocPd
+                | Self::RegMr
+                | Self::AllocMw
+                | Self::CreateAh
+                | Self::CreateCompChannel
+                | Self::CreateCq
+                | Self::CreateCqEx
+                | Self::ResizeCq
+                | Self::CreateQp
+                | Self::CreateQpEx
+                | Self::OpenQp
+                | Self::CreateSrq
+                | Self::CreateSrqEx
+                | Self::OpenXrcd
+                | Self::CreateEventChannel
+                | Self::CreateId
+        )
+    }
+
+    /// Whether the call destroys an object.
+    pub(crate) const fn destroys(self) -> bool {
+        matches!(
+            self,
+            Self::DeallocPd
+                | Self::DeregMr
+                | Self::DeallocMw
+                | Self::DestroyAh
+                | Self::DestroyCompChannel
+                | Self::DestroyCq
+                | Self::DestroyQp
+                | Self::DestroySrq
+                | Self::CloseXrcd
+        )
+    }
+
     /// Whether [`scripted::Device::fail`](crate::scripted::Device::fail) takes the call: scripted devices have the
     /// function.
     pub const fn is_of_scripted(self) -> bool {

@@ -10,24 +10,28 @@ mod segment;
 mod transition;
 mod unreliable;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use crate::wire::{Bth, Extensions, Frame, IpHeader, Opcode, Operation};
+use crate::{
+    adversary::Rule,
+    wire::{Bth, Extensions, Frame, IpHeader, Opcode, Operation},
+};
 
 use super::{
     completion::{Completion, CompletionOp, Status},
     event::Event,
     ids::{CqId, PdId, QpNum, SrqId, XrcdId},
-    packet::{Outgoing, Packet},
+    packet::{Content, Outgoing, Packet},
     path::Path,
     psn::Psn,
-    request::RecvRequest,
+    request::{RecvRequest, Sge},
     resources::{Context, Target},
+    transfer::total_len,
 };
 
 pub use attributes::{AttributeMask, MAX_RD_ATOMIC, QpAttributes, QpKind, State};
 pub(super) use requester::{ACK_INTERVAL, Requester};
-use responder::Responder;
+use responder::{Incoming, Responder};
 pub(crate) use transition::transition;
 
 /// Numbers of queue pairs have 24 bits.
@@ -80,6 +84,10 @@ pub(super) struct QueuePair {
     port_mtu: u32,
     /// Maximum number of packets in flight.
     max_in_flight: u32,
+    /// Whether the slot of a request is free only once a completion has been polled.
+    pub(super) frees_at_poll: bool,
+    /// Number of receives whose completion has not been polled.
+    occupied_receives: usize,
     /// Number of calls of `destroy_qp` until the queue pair is destroyed.
     pub(super) owners: usize,
     receives: VecDeque<RecvRequest>,
@@ -100,6 +108,8 @@ impl QueuePair {
             attributes: QpAttributes::new(init.kind, port_mtu),
             port_mtu,
             max_in_flight,
+            frees_at_poll: false,
+            occupied_receives: 0,
             owners: 1,
             receives: VecDeque::new(),
             requester: Requester::default(),
@@ -116,7 +126,8 @@ impl QueuePair {
 
     /// The next deadline of a timer.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.requester.deadline()
+        let timers = [self.requester.deadline(), self.responder.reply_after];
+        timers.into_iter().flatten().min()
     }
 
     /// Makes the next packet. Returns false if no packet is to be sent now.
@@ -214,7 +225,27 @@ impl QueuePair {
             src_qp: self.attributes.dest_qp,
             has_grh: false,
             time: Duration::ZERO,
+            ended: 1,
+            srq: self
+                .init
+                .srq
+                .filter(|_| op == CompletionOp::Receive || op == CompletionOp::ReceiveWrite),
         }
+    }
+
+    /// Frees the slots of the requests that a polled completion has ended.
+    pub(super) fn free_slots(&mut self, completion: &Completion) {
+        let occupied = match completion.is_receive() {
+            true => &mut self.occupied_receives,
+            false => &mut self.requester.occupied,
+        };
+        *occupied = occupied.saturating_sub(completion.ended as usize);
+    }
+
+    /// Whether a message is being received, whose receive has no completion yet.
+    pub(super) fn has_shared_receive(&self) -> bool {
+        self.responder.current_receive.is_some()
+            || matches!(self.responder.incoming, Some(Incoming::Send { .. }))
     }
 
     /// Completes a receive with an error.
@@ -223,32 +254,73 @@ impl QueuePair {
         ctx.resources.complete(cq, completion, false, ctx.now);
     }
 
-    /// Moves the queue pair to the error state; all requests are flushed, sends first.
+    /// Moves the queue pair to the error state; all requests are flushed, sends first unless an adversary decides otherwise.
     pub(super) fn fail(&mut self, ctx: &mut Context<'_>) {
         if self.state == State::Err {
             return;
         }
         self.state = State::Err;
+        let last_wqe = Event::LastWqeReached(QpNum(self.num));
+        let is_shared = self.init.srq.is_some();
+        let is_early = ctx.resources.adversary.choose(Rule::FlushOrder, 2) == 1;
+        if is_shared && is_early {
+            ctx.resources.events.push_back(last_wqe);
+        }
         self.flush(ctx);
-        if self.init.srq.is_some() {
-            let event = Event::LastWqeReached(QpNum(self.num));
-            ctx.resources.events.push_back(event);
+        if is_shared && !is_early {
+            ctx.resources.events.push_back(last_wqe);
         }
     }
 
-    /// Completes all requests as flushed.
+    /// Completes all requests as flushed, in the order of each queue.
     fn flush(&mut self, ctx: &mut Context<'_>) {
-        self.flush_sends(ctx);
-        if let Some((recv, cq)) = self.responder.abandon() {
+        let adversary = Arc::clone(&ctx.resources.adversary);
+        let mut receives = self.take_receives();
+        if let Some((recv, _)) = receives.front()
+            && adversary.choose(Rule::Partial, 2) == 1
+        {
+            self.spoil(&recv.sges, ctx);
+        }
+        self.stop_timers();
+        loop {
+            let takes_receive = adversary.choose(Rule::FlushOrder, 2) == 1;
+            if takes_receive && let Some((recv, cq)) = receives.pop_front() {
+                self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
+            } else if !self.flush_send(ctx) {
+                break;
+            }
+        }
+        for (recv, cq) in receives {
             self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
         }
-        let Some(cq) = self.init.recv_cq else {
-            return;
-        };
-        let current_receive = self.responder.current_receive.take();
-        let receives = std::mem::take(&mut self.receives);
-        for recv in current_receive.into_iter().chain(receives) {
-            self.fail_receive(recv.wr_id, Status::Flushed, cq, ctx);
+    }
+
+    /// Takes all receives with the queues for their completions, the oldest first.
+    fn take_receives(&mut self) -> VecDeque<(RecvRequest, CqId)> {
+        let mut all: VecDeque<_> = self.responder.abandon().into_iter().collect();
+        if let Some(cq) = self.init.recv_cq {
+            let current_receive = self.responder.current_receive.take();
+            let receives = std::mem::take(&mut self.receives);
+            all.extend(
+                current_receive
+                    .into_iter()
+                    .chain(receives)
+                    .map(|recv| (recv, cq)),
+            );
+        }
+        all
+    }
+
+    /// Writes a part of a message that has not arrived, as a device may before a failure.
+    fn spoil(&self, sges: &[Sge], ctx: &mut Context<'_>) {
+        let bytes = ctx.resources.adversary.number(Rule::Partial).to_ne_bytes();
+        let len = total_len(sges).min(bytes.len() as u64);
+        if let (Some(pd), Some(part)) = (
+            self.init.pd,
+            usize::try_from(len).ok().and_then(|len| bytes.get(..len)),
+        ) {
+            // Without the right to write, nothing is written.
+            let _is_allowed: bool = ctx.scatter(pd, sges, 0, Content::Bytes(part));
         }
     }
 

@@ -22,9 +22,14 @@ impl QueuePair {
         if request.sges.len() > capacity.max_recv_sge {
             return Err(EngineError::Invalid("the list has too many elements"));
         }
-        if self.receives.len() >= capacity.max_recv_wr {
+        let len = match self.frees_at_poll {
+            true => self.occupied_receives,
+            false => self.receives.len(),
+        };
+        if len >= capacity.max_recv_wr {
             return Err(EngineError::Full("receives"));
         }
+        self.occupied_receives += 1;
         if self.state == State::Err {
             self.fail_receive(request.wr_id, Status::Flushed, cq, ctx);
         } else {
@@ -87,6 +92,10 @@ impl QueuePair {
     /// Drops all requests without completions.
     pub(in crate::engine) fn reset(&mut self, ctx: &mut Context<'_>) {
         self.state = State::Reset;
+        self.occupied_receives = 0;
+        if let Some(srq) = self.init.srq.filter(|_| self.has_shared_receive()) {
+            ctx.resources.free_shared_slot(srq);
+        }
         self.attributes = QpAttributes::new(self.init.kind, self.port_mtu);
         self.receives.clear();
         self.requester = Requester::default();
@@ -94,9 +103,7 @@ impl QueuePair {
         ctx.resources.keys.unbind_all(self.num);
         let cqs = [self.init.send_cq, self.init.recv_cq];
         for cq in cqs.into_iter().flatten() {
-            if let Some(cq) = ctx.resources.cqs.get_mut(&cq) {
-                cq.remove(self.num);
-            }
+            ctx.resources.remove_completions(cq, self.num);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{Head, QpAttributes, QpKind, QueuePair, State};
 use crate::{
+    adversary::Rule,
     engine::{
         completion::{CompletionOp, Status},
         error::EngineError,
@@ -28,6 +29,9 @@ const MAX_MESSAGE: u64 = 1 << 31;
 /// Numbers of shared receive queues have 24 bits.
 const MAX_SRQ_NUMBER: u32 = 0xff_ffff;
 
+/// Maximum delay of the start of a request by an adversary, in microseconds.
+const MAX_DELAY_US: u64 = 50;
+
 /// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
 
@@ -42,6 +46,8 @@ pub(super) struct Wqe {
     pub(super) packets: u32,
     /// Whether sending has started.
     pub(super) is_issued: bool,
+    /// Whether an adversary has decided about the start.
+    is_decided: bool,
 }
 
 impl Wqe {
@@ -63,6 +69,12 @@ impl Wqe {
 pub(in crate::engine) struct Requester {
     /// Requests in posting order, the oldest first.
     pub(super) wqes: VecDeque<Wqe>,
+    /// Number of requests without a polled completion of theirs or of a later one.
+    pub(super) occupied: usize,
+    /// Number of requests that have ended since the latest completion.
+    ended: u32,
+    /// Start of the current request, delayed by an adversary.
+    start_after: Option<Duration>,
     /// Index of the request being sent, and the number of its packets already sent.
     current: usize,
     sent: u32,
@@ -112,14 +124,12 @@ impl Requester {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.rnr_until.is_none() && self.current < self.wqes.len()
+        self.rnr_until.is_none() && self.start_after.is_none() && self.current < self.wqes.len()
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
-        match (self.ack_deadline, self.rnr_until) {
-            (Some(ack), Some(rnr)) => Some(ack.min(rnr)),
-            (ack, rnr) => ack.or(rnr),
-        }
+        let timers = [self.ack_deadline, self.rnr_until, self.start_after];
+        timers.into_iter().flatten().min()
     }
 
     /// Restarts the acknowledgement timer, or stops the timer if all packets are acknowledged.
@@ -201,6 +211,7 @@ impl QueuePair {
     /// Adds a checked request to the send queue, or flushes the request in an error state.
     fn enqueue(&mut self, mut request: SendRequest, ctx: &mut Context<'_>) {
         request.signaled |= self.init.signal_all;
+        self.requester.occupied += 1;
         if self.state == State::Err || self.state == State::Sqe {
             return self.complete_send(&request, 0, Status::Flushed, ctx);
         }
@@ -216,6 +227,7 @@ impl QueuePair {
             first: Psn::default(),
             packets: 0,
             is_issued: false,
+            is_decided: false,
         });
     }
 
@@ -228,7 +240,11 @@ impl QueuePair {
         ) {
             return Err(EngineError::Invalid("the queue pair cannot send yet"));
         }
-        if self.requester.wqes.len() + earlier >= capacity.max_send_wr {
+        let len = match self.frees_at_poll {
+            true => self.requester.occupied,
+            false => self.requester.wqes.len(),
+        };
+        if len + earlier >= capacity.max_send_wr {
             return Err(EngineError::Full("send requests"));
         }
         match &request.payload {
@@ -276,12 +292,13 @@ impl QueuePair {
 
     /// Completes a send request. Success of unsignaled requests makes no completion.
     pub(super) fn complete_send(
-        &self,
+        &mut self,
         request: &SendRequest,
         byte_len: u32,
         status: Status,
         ctx: &mut Context<'_>,
     ) {
+        self.requester.ended += 1;
         if status == Status::Success && !request.signaled {
             return;
         }
@@ -298,17 +315,30 @@ impl QueuePair {
         };
         let mut completion = self.completion(request.wr_id, op, status);
         completion.byte_len = byte_len;
+        completion.ended = std::mem::take(&mut self.requester.ended);
         if let Some(cq) = self.init.send_cq {
             ctx.resources.complete(cq, completion, false, ctx.now);
         }
     }
 
-    pub(super) fn flush_sends(&mut self, ctx: &mut Context<'_>) {
-        while let Some(wqe) = self.requester.retire() {
-            self.complete_send(&wqe.request, 0, Status::Flushed, ctx);
+    /// Completes the oldest request as flushed. Returns false without a request.
+    pub(super) fn flush_send(&mut self, ctx: &mut Context<'_>) -> bool {
+        let Some(wqe) = self.requester.retire() else {
+            return false;
+        };
+        let is_read = wqe.is_issued && matches!(wqe.request.op, SendOp::Read(_));
+        if is_read && ctx.resources.adversary.choose(Rule::Partial, 2) == 1 {
+            self.spoil(wqe.sges(), ctx);
         }
+        self.complete_send(&wqe.request, 0, Status::Flushed, ctx);
+        true
+    }
+
+    /// Stops the timers of requests that are flushed.
+    pub(super) fn stop_timers(&mut self) {
         self.requester.ack_deadline = None;
         self.requester.rnr_until = None;
+        self.requester.start_after = None;
     }
 
     /// Completes the oldest request with an error, and moves the queue pair to the error state, or to SQE if
@@ -321,14 +351,18 @@ impl QueuePair {
             QpKind::Rc | QpKind::XrcSend | QpKind::XrcRecv => self.fail(ctx),
             QpKind::Uc | QpKind::Ud => {
                 self.state = State::Sqe;
-                self.flush_sends(ctx);
+                self.stop_timers();
+                while self.flush_send(ctx) {}
             }
         }
     }
 
     /// Makes the next packet of a request. Returns false if no packet is to be sent now.
     pub(super) fn transmit_request(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
-        while matches!(self.state, State::Rts | State::Sqd) && self.requester.rnr_until.is_none() {
+        while matches!(self.state, State::Rts | State::Sqd)
+            && self.requester.rnr_until.is_none()
+            && self.requester.start_after.is_none()
+        {
             match self.begin(ctx) {
                 Started::Local => {}
                 Started::Wait => return false,
@@ -367,12 +401,15 @@ impl QueuePair {
             // The request would wait for ever.
             return Started::Failed(Status::LocalOperation);
         }
-        if self.must_wait(wqe) {
+        if self.must_wait(wqe) || self.is_delayed(ctx) {
             return Started::Wait;
         }
         if op.is_local() {
             return self.do_locally(&op, ctx);
         }
+        let Some(wqe) = self.requester.wqes.get(current) else {
+            return Started::Wait;
+        };
         let (len, mtu) = (wqe.len, self.attributes.mtu);
         if self.init.kind == QpKind::Ud && len > mtu {
             // Not sent, and no error, by the specification (C10-93.1.1). No earlier datagram is unfinished.
@@ -394,6 +431,23 @@ impl QueuePair {
             requester.reads_in_flight += u32::from(op.needs_response());
         }
         Started::Yes
+    }
+
+    /// Decides once about the start of the current request: an adversary may read its memory later.
+    fn is_delayed(&mut self, ctx: &Context<'_>) -> bool {
+        if ctx.resources.adversary.is_kind() {
+            return false;
+        }
+        let requester = &mut self.requester;
+        let Some(wqe) = requester.wqes.get_mut(requester.current) else {
+            return false;
+        };
+        if std::mem::replace(&mut wqe.is_decided, true) {
+            return false;
+        }
+        let delay = ctx.resources.adversary.delay(Rule::LateReads, MAX_DELAY_US);
+        requester.start_after = delay.map(|delay| ctx.now + delay);
+        requester.start_after.is_some()
     }
 
     fn must_wait(&self, wqe: &Wqe) -> bool {
@@ -601,7 +655,11 @@ impl QueuePair {
 
     /// Processes expired timers: ends an RNR delay, or retransmits after an acknowledgement timeout.
     pub(in crate::engine) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+        self.responder.release_replies(ctx.now);
         let requester = &mut self.requester;
+        if requester.start_after.is_some_and(|at| at <= ctx.now) {
+            requester.start_after = None;
+        }
         if requester.rnr_until.is_some_and(|until| until <= ctx.now) {
             requester.rnr_until = None;
             requester.restart_timer(ctx.now, &self.attributes);

@@ -1,12 +1,13 @@
 //! The responder of a reliable connection: executes the peer's requests once and in order, and replies.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     Head, QpNum, QueuePair,
     segment::{take_segment, write_end},
 };
 use crate::{
+    adversary::Rule,
     engine::{
         access::Access,
         completion::{CompletionOp, Status},
@@ -26,6 +27,9 @@ use crate::{
 
 /// Maximum number of pending replies beyond two for each read or atomic in flight, for duplicates and acknowledgements.
 const MAX_SPARE_REPLIES: usize = 16;
+
+/// Maximum delay of a reply by an adversary, in microseconds.
+const MAX_DELAY_US: u64 = 50;
 
 /// A partially received message.
 #[derive(Debug)]
@@ -84,6 +88,8 @@ pub(super) struct Responder {
     /// Whether a NAK for the expected packet has been sent.
     is_nak_sent: bool,
     pub(super) is_established: bool,
+    /// Time of the next reply, delayed by an adversary.
+    pub(super) reply_after: Option<Duration>,
 }
 
 /// Reason for refusing a request.
@@ -104,7 +110,20 @@ impl Responder {
     }
 
     pub(super) fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
+        !self.replies.is_empty() && self.reply_after.is_none()
+    }
+
+    /// Ends a delay of replies.
+    pub(super) fn release_replies(&mut self, now: Duration) {
+        self.reply_after = self.reply_after.filter(|at| *at > now);
+    }
+
+    /// Delays the replies from now on, by an adversary's decision.
+    fn delay_replies(&mut self, ctx: &Context<'_>) {
+        if self.reply_after.is_none() {
+            let delay = ctx.resources.adversary.delay(Rule::Unfenced, MAX_DELAY_US);
+            self.reply_after = delay.map(|delay| ctx.now + delay);
+        }
     }
 
     pub(super) fn drop_replies(&mut self) {
@@ -211,6 +230,12 @@ impl QueuePair {
             _ => return Err(INVALID),
         }
         self.responder.expected = psn.plus(packets);
+        if matches!(
+            operation,
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+        ) {
+            self.responder.delay_replies(ctx);
+        }
         // A response acknowledges its request. An acknowledgement beside a lost response would complete the request.
         let has_response = !matches!(operation, Operation::Send(..) | Operation::Write(..));
         if packet.frame.bth.ack_request && !has_response {
@@ -555,7 +580,9 @@ impl QueuePair {
 
     /// Makes the next reply. Returns false if no reply is pending.
     pub(super) fn transmit_reply(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
-        while let Some(reply) = self.responder.replies.pop_front() {
+        while self.responder.has_replies()
+            && let Some(reply) = self.responder.replies.pop_front()
+        {
             out.clear();
             let sent = match reply {
                 Reply::Acknowledge(psn, syndrome) => {

@@ -6,6 +6,7 @@ use super::{
     segment::{take_segment, write_end},
 };
 use crate::{
+    adversary::Rule,
     engine::{
         access::Access,
         completion::{CompletionOp, Status},
@@ -20,6 +21,9 @@ use crate::{
 
 /// Length of the header (GRH) before a datagram in the receive.
 const GRH_LEN: usize = 40;
+
+/// Length of an IPv4 header, at the end of the GRH; the bytes before it are undefined.
+const IPV4_LEN: usize = 20;
 
 impl QueuePair {
     /// Processes a packet of an unreliable connection. A message with a missing packet is dropped.
@@ -182,7 +186,12 @@ impl QueuePair {
         let Some(recv) = self.take_receive(target, ctx) else {
             return;
         };
-        let grh = header(packet);
+        let mut grh = header(packet);
+        if packet.frame.ip.dst().is_ipv4() && ctx.resources.adversary.has(Rule::Grh) {
+            for byte in &mut grh[..GRH_LEN - IPV4_LEN] {
+                [*byte, ..] = ctx.resources.adversary.number(Rule::Grh).to_le_bytes();
+            }
+        }
         let len = (GRH_LEN + packet.payload.len()) as u64;
         let pd = target.pd;
         if len > total_len(&recv.sges) {

@@ -35,7 +35,8 @@ fn post_receive_qp_state_bad_flow() {
     let mut bad = ptr::null_mut();
     // SAFETY: the queue pair exists; the request has no memory.
     let errno = unsafe { ffi::ibv_post_recv(qp.as_raw(), &raw mut wr, &raw mut bad) };
-    assert_eq!(errno, libc::EINVAL);
+    // Some providers return negative error numbers.
+    assert_eq!(errno.abs(), libc::EINVAL);
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn post_send_qp_state_bad_flow() {
     let mut bad = ptr::null_mut();
     // SAFETY: the queue pair and the address exist; the request has no memory.
     let errno = unsafe { ffi::ibv_post_send(qp.as_raw(), &raw mut wr, &raw mut bad) };
-    assert_eq!(errno, libc::EINVAL);
+    assert_eq!(errno.abs(), libc::EINVAL);
 }
 
 fn receiver(fixture: &Fixture) -> UdQp {

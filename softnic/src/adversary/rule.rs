@@ -1,0 +1,147 @@
+//! Rules of an adversarial device, by name.
+
+use std::{fmt, str::FromStr};
+
+/// Ground on which a program that breaks by a rule is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleClass {
+    /// A manual page or the specification forbids what the program does.
+    Error,
+    /// The program relies on behaviour of common machines that no document promises.
+    Assumption,
+}
+
+impl fmt::Display for RuleClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Assumption => "assumption",
+        })
+    }
+}
+
+macro_rules! rules {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:literal $class:ident $source:literal,)*) => {
+        /// Behaviour allowed to a device, and rare enough for programs to rely on its absence; for
+        /// [`Fabric::rule`](crate::Fabric::rule).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(
+                $(#[doc = $doc])*
+                ///
+                #[doc = concat!("Name: `", $name, "`. Source: ", $source, ".")]
+                $variant,
+            )*
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Name of the rule, as in the environment variable `SOFTNIC_ADVERSARY`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// Ground on which a program that breaks by the rule is at fault.
+            pub const fn class(self) -> RuleClass {
+                match self {
+                    $(Self::$variant => RuleClass::$class,)*
+                }
+            }
+
+            /// Manual page or other source of the rule.
+            pub const fn source(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $source,)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    /// Fields of a completion that the manual page leaves undefined have any value: the memory of the caller, zero, or
+    /// another plausible value. On failure these are all but `wr_id`, `status`, `qp_num` and `vendor_err`; on success
+    /// `byte_len` of sends and writes, `imm_data` without its flag, `src_qp` of other transports than UD, `vendor_err`.
+    StaleFields "stale-fields" Error "ibv_poll_cq(3)",
+    /// A slot of a send queue, a receive queue or a shared receive queue is free once the completion of its request, or of
+    /// a later one, has been polled.
+    SlotAtPoll "slot-at-poll" Error "ibv_post_send(3)",
+    /// Completions become visible late and in bursts, with one event for all of them; an event may come without a
+    /// completion.
+    Coalesced "coalesced" Error "ibv_get_cq_event(3)",
+    /// Receives complete before earlier send requests of the same queue pair, as a reply before its request.
+    RecvBeforeSend "recv-before-send" Error "ibv_post_send(3)",
+    /// The completions of flushed requests interleave those of the two queues, and `IBV_EVENT_QP_LAST_WQE_REACHED` comes
+    /// before or after them.
+    FlushOrder "flush-order" Assumption "ibv_get_async_event(3)",
+    /// The completions of a destroyed queue pair that have not been polled vanish.
+    DestroyedCqes "destroyed-cqes" Assumption "ibv_destroy_qp(3)",
+    /// The remote key of a region is unlike the local key, and 0 without rights of peers.
+    Keys "keys" Error "ibv_reg_mr(3)",
+    /// The undefined bytes of the header before a datagram, 20 for IPv4, are garbage.
+    Grh "grh" Error "ibv_post_recv(3)",
+    /// Devices have queue pairs and keys of memory with equal numbers.
+    Colliding "colliding" Error "ibv_create_qp(3), ibv_reg_mr(3)",
+    /// The device reads the memory of a send request some time after the post.
+    LateReads "late-reads" Error "ibv_post_send(3)",
+    /// Reads and atomics are answered late: a later request without a fence overtakes them, here and at the peer.
+    /// Completions stay in order.
+    Unfenced "unfenced" Error "ibv_post_send(3)",
+    /// The memory of failed and flushed receives and reads has changed in part.
+    Partial "partial" Error "ibv_post_recv(3)",
+    /// Posting functions return a negative error number, as the providers siw, erdma and cxgb4 do.
+    ErrnoSign "errno-sign" Assumption "providers of rdma-core",
+    /// Destroying functions take up to 2 ms.
+    SlowTeardown "slow-teardown" Assumption "measured on cards",
+    /// Calls that create an object fail now and then with `ENOMEM`, `EAGAIN` or `ENOSPC`. Not a rule of
+    /// [`Fabric::adversarial`](crate::Fabric::adversarial).
+    Refusal "refusal" Error "ibv_create_qp(3)",
+    /// A list of requests fails in its middle with `ENOMEM`: the requests before `bad_wr` are posted. Not a rule of
+    /// [`Fabric::adversarial`](crate::Fabric::adversarial).
+    Batch "batch" Error "ibv_post_send(3)",
+}
+
+impl Rule {
+    /// Whether calls fail by the rule, so that a program without a way around a failure ends.
+    pub const fn refuses_calls(self) -> bool {
+        matches!(self, Self::Refusal | Self::Batch)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Error of [`Rule::from_str`]: no rule has the name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownRule(String);
+
+impl fmt::Display for UnknownRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+        write!(
+            f,
+            "no rule is named `{}`: use one of {}",
+            self.0,
+            names.join(", ")
+        )
+    }
+}
+
+impl std::error::Error for UnknownRule {}
+
+impl FromStr for Rule {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        let found = Self::ALL.iter().find(|rule| rule.name() == text);
+        found.copied().ok_or_else(|| UnknownRule(text.to_owned()))
+    }
+}
