@@ -67,7 +67,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("packages", || packages::run(&workspace));
     stages.check("bare machine", || bare_machine::run(&workspace, long));
     stages.check("semver", || semver::run_if_possible(&workspace));
-    test::run_stage_in_miri(&workspace, &mut stages);
+    test::run_stages_of_nightly(&workspace, &mut stages);
     test::arm64::run_stage(&workspace, &mut stages);
     let preparation = preparation.as_ref();
     test::run_stages(&workspace, &options, &stack, preparation, &mut stages)?;

@@ -19,6 +19,15 @@ pub(crate) const MEASURING_MEMORY: &str = "thousand_connections_leak_nothing";
 /// Seeds of the swarms of softnic: fewer than in `cargo test`, because instrumented code is ten times slower.
 const SWARM_SEEDS: &str = "0..100";
 
+/// Cargo's option for all tests of softnic.
+pub(crate) const ALL_TESTS: &[&str] = &["--tests"];
+
+/// Cargo's options for the random programs over the safe API of `verbs`.
+pub(crate) const RANDOM_PROGRAMS: &[&str] = &["--test", "programs"];
+
+/// Reports of `ThreadSanitizer` that are no data races, below the workspace's root.
+pub(crate) const THREAD_SUPPRESSIONS: &str = "ci/tsan.supp";
+
 /// A sanitizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sanitizer {
@@ -51,11 +60,18 @@ impl Sanitizer {
         cargo.arg(target.join(self.folder()));
     }
 
-    /// Cargo for all tests of softnic.
-    pub(crate) fn test_softnic(self, root: &Path, target: &Path, filter: Option<&str>) -> Command {
-        let suppressions = root.join("ci/tsan.supp");
+    /// Cargo for tests of softnic: `targets` are cargo's options for their selection.
+    pub(crate) fn test_softnic(
+        self,
+        root: &Path,
+        target: &Path,
+        targets: &[&str],
+        filter: Option<&str>,
+    ) -> Command {
+        let suppressions = root.join(THREAD_SUPPRESSIONS);
         let mut cargo = self.cargo(root);
-        cargo.args(["test", "--locked", "--package", "softnic", "--tests"]);
+        cargo.args(["test", "--locked", "--package", "softnic"]);
+        cargo.args(targets);
         cargo.arg("--no-fail-fast");
         self.add_target(&mut cargo, target);
         cargo
@@ -122,7 +138,45 @@ pub(crate) fn backend(chosen: Backend) -> Result<Backend> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::workspace::Workspace;
+
+    /// Whether a line of [`THREAD_SUPPRESSIONS`] names a path in a crate outside of `members`.
+    fn is_foreign(line: &str, members: &[String]) -> bool {
+        let Some((kind, path)) = line.split_once(':') else {
+            return false;
+        };
+        let first = path.split_once("::").map(|(first, _)| first);
+        kind == "race"
+            && !line.contains('*')
+            && first.is_some_and(|first| members.iter().all(|member| member != first))
+    }
+
+    #[test]
+    fn suppressions_match_no_code_of_this_tree() {
+        let workspace = Workspace::load().unwrap();
+        let members: Vec<String> = workspace
+            .packages()
+            .iter()
+            .flat_map(|package| package.targets.iter())
+            .map(|target| target.name.replace('-', "_"))
+            .collect();
+        let text = fs::read_to_string(workspace.root().join(THREAD_SUPPRESSIONS)).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for line in lines.filter(|line| !line.is_empty()) {
+            assert!(is_foreign(line, &members), "{line}");
+        }
+        for wide in [
+            "race:softnic::engine",
+            "race:*::engine",
+            "race:copying",
+            "called_from_lib:tokio",
+        ] {
+            assert!(!is_foreign(wide, &members), "{wide}");
+        }
+    }
 
     #[test]
     fn sanitizer_runs_in_qemu_or_is_refused() {

@@ -381,18 +381,21 @@ fn sanitize_softnic(suite: &Suite<'_>, stages: &mut Stages) -> Result<()> {
         sanitizer.require()?;
     }
     stages.test("softnic ASan", |counts| {
-        suite.softnic(Sanitizer::Address, counts)
+        suite.softnic(Sanitizer::Address, sanitizer::ALL_TESTS, counts)
     });
     stages.test("softnic TSan", |counts| {
-        suite.softnic(Sanitizer::Thread, counts)
+        suite.softnic(Sanitizer::Thread, sanitizer::ALL_TESTS, counts)
     });
     Ok(())
 }
 
-/// Runs the tests under Miri that `ci` has time for. Where no nightly toolchain can be installed, prints the reason.
-pub(crate) fn run_stage_in_miri(workspace: &Workspace, stages: &mut Stages) {
+/// Runs the tests under Miri that `ci` has time for, and the random programs under `AddressSanitizer`. Where no nightly
+/// toolchain can be installed, prints the reason.
+pub(crate) fn run_stages_of_nightly(workspace: &Workspace, stages: &mut Stages) {
     if let Err(error) = miri::install() {
-        output::print(format_args!("no test ran under Miri: {error:#}"));
+        output::print(format_args!(
+            "no test ran under Miri or AddressSanitizer: {error:#}"
+        ));
         return;
     }
     let options = Options {
@@ -405,6 +408,9 @@ pub(crate) fn run_stage_in_miri(workspace: &Workspace, stages: &mut Stages) {
         stack: &Stack::default(),
     };
     stages.test("miri", |counts| suite.miri(&miri::IN_CI, counts));
+    stages.test("programs ASan", |counts| {
+        suite.softnic(Sanitizer::Address, sanitizer::RANDOM_PROGRAMS, counts)
+    });
 }
 
 /// Runs the stages with guests in QEMU, with the distribution's kernel and full iteration counts.
@@ -566,9 +572,10 @@ impl Suite<'_> {
     }
 
     /// Runs the tests of softnic under a sanitizer, on the host.
-    fn softnic(&self, sanitizer: Sanitizer, counts: &mut Counts) -> Result<()> {
+    fn softnic(&self, sanitizer: Sanitizer, targets: &[&str], counts: &mut Counts) -> Result<()> {
         let (root, target) = (self.workspace.root(), self.workspace.target());
-        let mut cargo = sanitizer.test_softnic(root, target, self.options.filter.as_deref());
+        let filter = self.options.filter.as_deref();
+        let mut cargo = sanitizer.test_softnic(root, target, targets, filter);
         self.run_counting(&mut cargo, counts, &mut Outcomes::default())?;
         self.require_some(counts)
     }
