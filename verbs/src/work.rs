@@ -86,6 +86,10 @@ pub struct SgeList {
     // does, if there is one element and this is not null.
     resident: *mut ffi::ibv_sge,
     special: Option<Special>,
+    /// Whether work adds at most one element for each of its ranges: see [`single`](Self::single).
+    single: bool,
+    /// Whether some work has more than its single element.
+    incomplete: bool,
 }
 
 /// Properties of elements other than memory of this process at its virtual addresses.
@@ -109,7 +113,27 @@ impl SgeList {
             len: 0,
             resident: ptr::null_mut(),
             special: None,
+            single: false,
+            incomplete: false,
         }
+    }
+
+    /// A list for the usual case: each range of memory is one element, at the range's own address. So the compiler
+    /// knows the number of elements, and the list needs no memory. In the other cases, the list
+    /// [needs a repetition](Self::needs_all).
+    #[inline]
+    pub(crate) fn single() -> Self {
+        Self {
+            single: true,
+            ..Self::new()
+        }
+    }
+
+    /// Whether a list begun by [`single`](Self::single) must be filled again, as a [`new`](Self::new) one: some range
+    /// has more than one element or an address of the device's, or an element has no bytes.
+    #[inline]
+    pub(crate) fn needs_all(&self) -> bool {
+        self.incomplete || self.has_empty()
     }
 
     /// The elements of some work that have bytes.
@@ -207,6 +231,26 @@ impl SgeList {
         self.resident = sge.as_ptr().cast();
         // SAFETY: the element exists, and is not being changed, as the caller promises.
         self.push(unsafe { *sge.as_ptr() });
+    }
+
+    /// Adds a range of memory: `sge`, if that is [all of the range](Self::single), or what `all` adds.
+    ///
+    /// # Safety
+    /// - As for [`push_resident`](Self::push_resident).
+    #[inline]
+    pub(crate) unsafe fn push_resident_range(
+        &mut self,
+        sge: NonNull<Sge>,
+        is_all: bool,
+        all: impl FnOnce(&mut Self),
+    ) {
+        if self.single || is_all {
+            // SAFETY: the caller's promise.
+            unsafe { self.push_resident(sge) };
+            self.incomplete |= !is_all;
+        } else {
+            all(self);
+        }
     }
 
     /// Adds an element whose address is only the device's.

@@ -2,6 +2,7 @@
 
 use std::{
     fmt, io,
+    mem::ManuallyDrop,
     ops::Range,
     ptr::NonNull,
     sync::{
@@ -16,14 +17,14 @@ use super::{
     copying::{copy_in, copy_out},
     mapping::Mapping,
     memory::Words,
-    region::{Region, address, push_elements},
+    region::{Region, address, element, push_elements},
 };
 use crate::{
     access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
     quirk,
-    work::{Gather, Scatter, SgeList},
+    work::{Gather, MAX_ELEMENT, Scatter, Sge, SgeList},
 };
 
 /// Address, length and RKey with which a peer accesses local memory. The program sends the token to
@@ -91,8 +92,39 @@ impl RemoteToken {
 /// # Ok::<(), verbs::Error>(())
 /// ```
 #[doc(alias = "ibv_dereg_mr")]
-#[derive(Clone)]
 pub struct RemoteRegion {
+    // INVARIANT: dropped only by `drop`.
+    range: ManuallyDrop<Arc<RegionRange>>,
+}
+
+impl Clone for RemoteRegion {
+    #[inline]
+    fn clone(&self) -> Self {
+        let range = ManuallyDrop::clone(&self.range);
+        Self { range }
+    }
+}
+
+impl Drop for RemoteRegion {
+    // Inlined up to the call: the pointer is passed in a register, so a region in a queue need not lie in memory.
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        release(unsafe { ManuallyDrop::take(&mut self.range) });
+    }
+}
+
+#[inline(never)]
+fn release(range: Arc<RegionRange>) {
+    drop(range);
+}
+
+/// A part of a region, at a fixed address: C reads the element in place.
+struct RegionRange {
+    // INVARIANT: the range, with the LKey of `region`, at its own address; if `is_single`.
+    sge: Sge,
+    /// Whether the range is one element of this process's memory at its virtual address.
+    is_single: bool,
     region: Arc<Region>,
     // INVARIANT: `start..start + len` is inside `region`.
     start: NonNull<u8>,
@@ -102,9 +134,9 @@ pub struct RemoteRegion {
 }
 
 // SAFETY: the bytes are reached only through atomics, from any thread.
-unsafe impl Send for RemoteRegion {}
+unsafe impl Send for RegionRange {}
 // SAFETY: see `Send`.
-unsafe impl Sync for RemoteRegion {}
+unsafe impl Sync for RegionRange {}
 
 impl ProtectionDomain {
     /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers. The first byte is
@@ -150,11 +182,29 @@ const SHOW: Ordering = Ordering::Release;
 impl RemoteRegion {
     /// All of a registration.
     pub(super) fn of_region(region: Region) -> Self {
+        Self::whole(Arc::new(region))
+    }
+
+    fn whole(region: Arc<Region>) -> Self {
+        let (start, len, iova) = (region.start(), region.len(), region.iova());
+        Self::part_of(region, start, len, iova)
+    }
+
+    /// The range `start..start + len` of a region, whose address in requests is `iova`.
+    fn part_of(region: Arc<Region>, start: NonNull<u8>, len: usize, iova: u64) -> Self {
+        let single = u32::try_from(len).unwrap_or(u32::MAX);
+        // SAFETY: used only if the range is one element, inside the region, registered with this key under this
+        // address.
+        let sge = unsafe { element(iova, single.min(MAX_ELEMENT), region.mr().lkey()) };
         Self {
-            start: region.start(),
-            len: region.len(),
-            iova: region.iova(),
-            region: Arc::new(region),
+            range: ManuallyDrop::new(Arc::new(RegionRange {
+                sge,
+                is_single: single <= MAX_ELEMENT && iova == address(start),
+                region,
+                start,
+                len,
+                iova,
+            })),
         }
     }
 
@@ -164,15 +214,15 @@ impl RemoteRegion {
         reason = "a region may be empty only by slicing"
     )]
     pub fn len(&self) -> usize {
-        self.len
+        self.range.len
     }
 
     /// The token with which a peer can access the memory.
     pub fn token(&self) -> RemoteToken {
         RemoteToken {
-            addr: self.iova,
-            len: self.len as u64,
-            rkey: self.region.mr().rkey(),
+            addr: self.range.iova,
+            len: self.range.len as u64,
+            rkey: self.range.region.mr().rkey(),
         }
     }
 
@@ -190,12 +240,8 @@ impl RemoteRegion {
         );
         let len = end - start;
         let first = self.part(start, len);
-        Self {
-            region: Arc::clone(&self.region),
-            start: first,
-            len,
-            iova: self.iova + start as u64,
-        }
+        let region = Arc::clone(&self.range.region);
+        Self::part_of(region, first, len, self.range.iova + start as u64)
     }
 
     /// Copies bytes out, beginning at `offset`. A peer's concurrent write may be seen or not, byte
@@ -257,33 +303,41 @@ impl RemoteRegion {
 
     /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
-        self.region.mr().pd()
+        self.range.region.mr().pd()
     }
 
     /// The registration, if there is no other handle, no request in flight and no window.
     pub(super) fn region_mut(&mut self) -> Option<&mut Region> {
-        Arc::get_mut(&mut self.region)
+        let range = Arc::get_mut(&mut self.range)?;
+        Arc::get_mut(&mut range.region)
     }
 
     /// All of the registration, after a replacement of the memory.
     pub(super) fn renewed(self) -> Self {
-        Self {
-            start: self.region.start(),
-            len: self.region.len(),
-            iova: self.region.iova(),
-            region: self.region,
-        }
+        Self::whole(Arc::clone(&self.range.region))
+    }
+
+    /// The same part of the registration, after a change of its keys.
+    pub(super) fn rekeyed(self) -> Self {
+        let range = &self.range;
+        Self::part_of(
+            Arc::clone(&range.region),
+            range.start,
+            range.len,
+            range.iova,
+        )
     }
 
     /// The C registration, valid as long as `self` lives.
     pub(crate) fn mr(&self) -> *mut ibv_mr {
-        self.region.mr().as_raw()
+        self.range.region.mr().as_raw()
     }
 
     /// All of the registered memory, and the offset of a byte, or of the end of one.
     fn inside(&self, start: NonNull<u8>) -> (NonNull<[u8]>, usize) {
-        let first = self.region.start();
-        let memory = NonNull::slice_from_raw_parts(first, self.region.len());
+        let region = &self.range.region;
+        let first = region.start();
+        let memory = NonNull::slice_from_raw_parts(first, region.len());
         (memory, start.addr().get() - first.addr().get())
     }
 
@@ -291,13 +345,13 @@ impl RemoteRegion {
     fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
         let end = offset.checked_add(len);
         assert!(
-            end.is_some_and(|end| end <= self.len),
+            end.is_some_and(|end| end <= self.range.len),
             "{len} bytes from {offset} are not inside of {}",
-            self.len
+            self.range.len
         );
         // SAFETY: `offset` is at most the length, so the result is inside the region or one past
         // the end.
-        unsafe { self.start.add(offset) }
+        unsafe { self.range.start.add(offset) }
     }
 }
 
@@ -314,9 +368,21 @@ impl fmt::Debug for RemoteRegion {
 unsafe impl Gather for RemoteRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
+        let range = &*self.range;
+        let sge = NonNull::from(&range.sge);
+        // SAFETY: the element is in an `Arc`, `self` is a handle, and shared content does not change.
+        unsafe { list.push_resident_range(sge, range.is_single, |list| range.push_all(list)) };
+    }
+}
+
+impl RegionRange {
+    /// Adds all elements, where several are needed, or only the device can interpret the address.
+    #[cold]
+    #[inline(never)]
+    fn push_all(&self, list: &mut SgeList) {
         let mr = self.region.mr();
-        let known_here = self.iova == address(self.start);
-        let device = (!known_here).then(|| mr.pd().context().id());
+        let has_own_addresses = self.iova == address(self.start);
+        let device = (!has_own_addresses).then(|| mr.pd().context().id());
         // SAFETY: the range is inside the region, registered with this key under this address;
         // `device` states whether only the device can interpret the address.
         unsafe { push_elements(list, self.iova, self.len as u64, mr.lkey(), device) };

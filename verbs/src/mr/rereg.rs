@@ -148,7 +148,7 @@ impl Reregistration {
         };
         let (outcome_value, error) = match outcome {
             Ok(()) if replaces => return Ok(region.renewed()),
-            Ok(()) => return Ok(region),
+            Ok(()) => return Ok(region.rekeyed()),
             Err(failure) => failure,
         };
         let memory = changes.memory;

@@ -453,10 +453,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         self.post_gathered::<R, false>(request)
     }
 
-    /// Posts a request, with elements without bytes if `EMPTY`. The elements of others, known to the
-    /// compiler in number, need no memory.
+    /// Posts a request, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
     #[inline(always)]
-    fn post_gathered<R, const EMPTY: bool>(&mut self, request: R) -> Result<(), PostError<R>>
+    fn post_gathered<R, const ALL: bool>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<T, Work = SW>,
     {
@@ -466,12 +465,16 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return Err(sending.limits.refused(request).into());
         };
-        let mut sges = SgeList::new();
+        let mut sges = if ALL {
+            SgeList::new()
+        } else {
+            SgeList::single()
+        };
         request.gather(&mut sges);
-        if EMPTY {
+        if ALL {
             sges.omit_empty();
-        } else if sges.has_empty() {
-            return self.post_with_empty(request);
+        } else if sges.needs_all() {
+            return self.post_all(request);
         }
         // Nothing below panics. A possible panic would force `request` into memory, to be dropped
         // from there.
@@ -512,7 +515,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
 
     #[cold]
     #[inline(never)]
-    fn post_with_empty<R>(&mut self, request: R) -> Result<(), PostError<R>>
+    fn post_all<R>(&mut self, request: R) -> Result<(), PostError<R>>
     where
         R: SendRequest<T, Work = SW>,
     {
@@ -644,20 +647,24 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         self.post_gathered::<false>(work)
     }
 
-    /// Posts work, with elements without bytes if `EMPTY`, as for a request to send.
+    /// Posts work, with all elements if `ALL`, as for a request to send.
     #[inline(always)]
-    fn post_gathered<const EMPTY: bool>(&mut self, work: RW) -> Result<(), PostError<RW>> {
+    fn post_gathered<const ALL: bool>(&mut self, work: RW) -> Result<(), PostError<RW>> {
         let (inner, receiving) = self.parts();
         // First of all, as for a request to send.
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             return Err(full_of_receives(receiving.limits, work));
         };
-        let mut sges = SgeList::new();
+        let mut sges = if ALL {
+            SgeList::new()
+        } else {
+            SgeList::single()
+        };
         work.gather(&mut sges);
-        if EMPTY {
+        if ALL {
             sges.omit_empty();
-        } else if sges.has_empty() {
-            return self.post_with_empty(work);
+        } else if sges.needs_all() {
+            return self.post_all(work);
         }
         if let Some(error) = receiving.limits.refusal(POST_RECV, &sges) {
             return Err(PostError::refused(work, error));
@@ -687,7 +694,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
 
     #[cold]
     #[inline(never)]
-    fn post_with_empty(&mut self, work: RW) -> Result<(), PostError<RW>> {
+    fn post_all(&mut self, work: RW) -> Result<(), PostError<RW>> {
         self.post_gathered::<true>(work)
     }
 

@@ -23,7 +23,8 @@ mod tags;
 
 use std::{
     any::Any,
-    fmt, io, mem,
+    fmt, io,
+    mem::{self, MaybeUninit},
     ptr::{self, NonNull},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -329,18 +330,35 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
     #[doc(alias = "ibv_post_srq_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, work: RW) -> Result<(), PostError<RW>> {
-        let mut sges = SgeList::of(&work);
+        self.post_gathered::<false>(work)
+    }
+
+    /// Posts work, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
+    #[inline(always)]
+    fn post_gathered<const ALL: bool>(&mut self, work: RW) -> Result<(), PostError<RW>> {
+        let mut sges = if ALL {
+            SgeList::new()
+        } else {
+            SgeList::single()
+        };
+        work.gather(&mut sges);
+        if ALL {
+            sges.omit_empty();
+        } else if sges.needs_all() {
+            return self.post_all(work);
+        }
         let slot = match self.slot_for(&sges) {
             Ok(slot) => slot,
             Err(error) => return Err(PostError::refused(work, error)),
         };
+        let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
             wr_id: self.inner.queue.wr_id(slot).0,
             next: ptr::null_mut(),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.count(),
+            sg_list: sges.lay_out(&mut single),
+            num_sge,
         };
         let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`) and has not failed, since it has a
@@ -359,6 +377,12 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         }
         self.posted.put(slot, work);
         bad_wr::result_of_posted(CALL, errno, effect, QueueKind::SharedReceive)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_all(&mut self, work: RW) -> Result<(), PostError<RW>> {
+        self.post_gathered::<true>(work)
     }
 }
 
