@@ -5,7 +5,7 @@
 
 use super::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 /// Maximum number of slots a list can have.
@@ -26,7 +26,7 @@ const SLOT_BITS: u32 = 24;
 pub(super) struct FreeList {
     /// The count, and the slot on top.
     head: AtomicU64,
-    /// The slot below each slot. Meaningless while the slot is taken.
+    /// The slot below each slot; while the slot is taken and shared, the number of its owners.
     below: Box<[AtomicU32]>,
 }
 
@@ -86,6 +86,43 @@ impl FreeList {
         }
     }
 }
+
+/// Shares of a taken slot. A concurrent [`FreeList::take`] may read the number of owners as the slot below; then its exchange
+/// fails, since the slot is not free.
+impl FreeList {
+    /// Begins to count the owners of a taken slot, with one.
+    #[inline]
+    pub(super) fn begin_sharing(&self, slot: u32) {
+        if let Some(owners) = self.below.get(slot as usize) {
+            owners.store(1, Relaxed);
+        }
+    }
+
+    /// Counts one more owner of a shared slot.
+    ///
+    /// # Aborts
+    /// The process is aborted at 2^31 owners.
+    #[inline]
+    pub(super) fn add_share(&self, slot: u32) {
+        let Some(owners) = self.below.get(slot as usize) else {
+            return;
+        };
+        if owners.fetch_add(1, Relaxed) > MAX_OWNERS {
+            std::process::abort();
+        }
+    }
+
+    /// Ends one owner's share. Returns whether the owner was the last: the slot is then the caller's alone, and the reads of
+    /// all other owners have happened before.
+    #[inline]
+    pub(super) fn end_share(&self, slot: u32) -> bool {
+        let owners = self.below.get(slot as usize);
+        owners.is_some_and(|owners| owners.fetch_sub(1, AcqRel) == 1)
+    }
+}
+
+/// Maximum number of owners of a slot.
+const MAX_OWNERS: u32 = u32::MAX >> 1;
 
 /// The slot in a head.
 #[expect(clippy::cast_possible_truncation, reason = "the low 24 bits")]

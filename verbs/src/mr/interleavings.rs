@@ -138,6 +138,11 @@ impl FreeSlots {
         self.memory[slot as usize].with_mut(|count| unsafe { *count += 1 });
     }
 
+    fn read(&self, slot: u32) {
+        // SAFETY: the pointer is valid; loom checks that there is no concurrent write.
+        self.memory[slot as usize].with(|count| unsafe { *count });
+    }
+
     /// All free slots, when no other thread runs.
     fn rest(&self) -> Vec<u32> {
         let mut rest: Vec<_> = std::iter::from_fn(|| self.take()).collect();
@@ -175,6 +180,37 @@ fn free_list_gives_the_last_slot_to_one_thread() {
             successes += usize::from(other.join().unwrap());
         }
         assert_eq!(successes, 1);
+    });
+}
+
+/// Two owners read a shared slot and give it up, while a third thread takes from the list: whose head may be the number of
+/// owners of the taken slot.
+#[test]
+fn last_owner_of_a_shared_slot_returns_it() {
+    model(|| {
+        let slots = FreeSlots::new(2);
+        let shared = slots.take().expect("none is out yet");
+        slots.free.begin_sharing(shared);
+        slots.free.add_share(shared);
+        let give_up = move |slots: &FreeSlots| {
+            slots.read(shared);
+            let is_last = slots.free.end_share(shared);
+            if is_last {
+                slots.give_back(shared);
+            }
+            is_last
+        };
+        let [owner, taker] = [0, 1].map(|role| {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || match role {
+                0 => give_up(&slots),
+                _ => slots.take().is_some(),
+            })
+        });
+        let last = [give_up(&slots), owner.join().unwrap()];
+        assert_ne!(last[0], last[1], "one of two owners is the last");
+        assert!(taker.join().unwrap(), "another slot is free");
+        assert_eq!(slots.rest().len(), 1);
     });
 }
 

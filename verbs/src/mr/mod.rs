@@ -11,7 +11,7 @@
 //! | item | is |
 //! |---|---|
 //! | [`Buf`], [`SharedBuf`], [`NullBuf`] | registered memory for requests of this process |
-//! | [`BufPool`], [`PoolBuf`] | many buffers in one registration |
+//! | [`BufPool`], [`PoolBuf`], [`SharedPoolBuf`], [`LocalPool`] | many buffers in one registration |
 //! | [`RemoteRegion`], [`RemoteToken`], [`RemoteAccess`] | memory for peers, the peer's name for it, the peer's rights |
 //! | [`Registration`], [`RemoteRegistration`] | options of a registration |
 //! | [`Reregistration`], [`NotReregistered`] | changes to a registration |
@@ -43,11 +43,13 @@ mod dmah;
 mod free_list;
 mod frozen;
 mod granule;
+mod local_pool;
 mod mapping;
 mod memory;
 mod null;
 mod on_demand;
 mod pool;
+mod pool_buf;
 mod provider_memory;
 mod region;
 mod remote;
@@ -62,11 +64,13 @@ pub(crate) use bound::BoundRegions;
 pub use buf::{Buf, SharedBuf};
 pub use builder::{Registration, RemoteRegistration};
 pub use dmah::{DmaHandle, DmaHints, TphMemory};
+pub use local_pool::LocalPool;
 pub use mapping::{HugePage, Mapping};
 pub use memory::{Memory, OwnedMemory, Prefix, RawMemory};
 pub use null::{NullBuf, NullRegion};
 pub use on_demand::{Advice, Everything};
-pub use pool::{BufPool, PoolBuf};
+pub use pool::BufPool;
+pub use pool_buf::{PoolBuf, SharedPoolBuf};
 pub use provider_memory::ProviderMemory;
 pub use remote::{RemoteRegion, RemoteToken};
 pub use rereg::{NotReregistered, Reregistration};

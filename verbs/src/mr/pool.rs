@@ -1,24 +1,19 @@
 //! Pools of buffers.
 
-use std::{
-    fmt, io,
-    ops::{Deref, DerefMut},
-    ptr::NonNull,
-    slice,
-    sync::Arc,
-};
+use std::{fmt, io, ptr::NonNull, sync::Arc};
 
 use super::{
     builder::Registration,
     free_list::{FreeList, MAX_SLOTS},
     mapping::Mapping,
     memory::OwnedMemory,
+    pool_buf::{PoolBuf, Slot},
     region::Region,
 };
 use crate::{
     error::{Error, Refused, Result},
     pd::ProtectionDomain,
-    work::{Gather, MAX_ELEMENT, Scatter, Sge, SgeList},
+    work::MAX_ELEMENT,
 };
 
 /// Alignment of each buffer in the pool, in bytes: a cache line, so that no two buffers share one.
@@ -48,36 +43,71 @@ pub struct BufPool {
     shared: Arc<PoolShared>,
 }
 
-struct PoolShared {
+/// The part shared by the handles and the buffers in use.
+pub(super) struct PoolShared {
     region: Region,
-    free: FreeList,
-    /// From one buffer to the next.
-    // INVARIANT: `stride` times the number of slots is at most the length of the region, `capacity` is
-    // at most `stride`, and `stride` is a multiple of the region's granule.
-    stride: usize,
-    capacity: u32,
+    pub(super) free: FreeList,
+    // INVARIANT: a leaked box of as many slots as `free` has, freed in `drop`; each has its part of `region`.
+    slots: NonNull<Slot>,
+    pub(super) capacity: u32,
 }
 
-/// A buffer of a [`BufPool`].
-///
-/// Like a [`Buf`](crate::Buf), a pool buffer moves to the device when posted, and returns with the
-/// completion.
-pub struct PoolBuf {
-    // INVARIANT: `slot` was taken from `shared.free`, and `start` is the address of the slot's
-    // bytes.
-    shared: Arc<PoolShared>,
-    slot: u32,
-    // INVARIANT: at most the capacity.
-    len: u32,
-    start: NonNull<u8>,
-    lkey: u32,
+// SAFETY: a slot belongs to its taker alone, and bytes may be owned by any thread. The list makes a taker's writes
+// visible to the next one.
+unsafe impl Send for PoolShared {}
+// SAFETY: see `Send`.
+unsafe impl Sync for PoolShared {}
+
+impl PoolShared {
+    /// `slots` buffers of `capacity` bytes, `stride` bytes from one to the next, all inside of `region`.
+    fn new(region: Region, slots: u32, stride: usize, capacity: u32) -> Self {
+        let lkey = region.mr().lkey();
+        let slot = |index: u32| {
+            // SAFETY: the caller's promise: inside of the region.
+            let start = unsafe { region.start().add(index as usize * stride) };
+            Slot::new(start, capacity, lkey)
+        };
+        let all: Box<[Slot]> = (0..slots).map(slot).collect();
+        Self {
+            free: FreeList::new(slots),
+            slots: NonNull::from(Box::leak(all)).cast(),
+            region,
+            capacity,
+        }
+    }
+
+    /// A slot, below the number of slots.
+    ///
+    /// # Safety
+    /// - `index` was taken from the list.
+    #[inline]
+    unsafe fn slot(&self, index: u32) -> NonNull<Slot> {
+        // SAFETY: the list has as many slots as the box (invariant).
+        unsafe { self.slots.add(index as usize) }
+    }
+
+    /// The index of a slot of this pool.
+    #[inline]
+    pub(super) fn index(&self, slot: NonNull<Slot>) -> u32 {
+        let distance = slot.addr().get() - self.slots.addr().get();
+        #[expect(clippy::cast_possible_truncation, reason = "at most `MAX_SLOTS`")]
+        let index = (distance / size_of::<Slot>()) as u32;
+        index
+    }
+
+    /// The protection domain of the registration.
+    pub(super) fn pd(&self) -> &ProtectionDomain {
+        self.region.mr().pd()
+    }
 }
 
-// SAFETY: a `PoolBuf` owns its bytes alone while it has the slot, and bytes may be owned by any
-// thread. The list makes this owner's writes visible to the next owner.
-unsafe impl Send for PoolBuf {}
-// SAFETY: a shared one only allows reading.
-unsafe impl Sync for PoolBuf {}
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        let slots = NonNull::slice_from_raw_parts(self.slots, self.free.slots());
+        // SAFETY: the leaked box (invariant). No buffer is left, since each keeps the pool.
+        drop(unsafe { Box::from_raw(slots.as_ptr()) });
+    }
+}
 
 impl ProtectionDomain {
     /// `ibv_reg_mr`—Allocates and registers `count` buffers of `len` bytes each. Enters the kernel.
@@ -152,13 +182,13 @@ impl<M: OwnedMemory> Registration<'_, M> {
         };
         let region = self.region()?;
         Ok(BufPool {
-            shared: Arc::new(PoolShared {
+            shared: Arc::new(PoolShared::new(
                 region,
-                free: FreeList::new(slots),
+                slots,
                 stride,
                 // At most `MAX_ELEMENT`, or there would be no stride.
-                capacity: u32::try_from(len).unwrap_or(MAX_ELEMENT),
-            }),
+                u32::try_from(len).unwrap_or(MAX_ELEMENT),
+            )),
         })
     }
 }
@@ -194,17 +224,22 @@ impl BufPool {
     /// The content is that of the last owner.
     #[inline]
     pub fn try_take(&self) -> Option<PoolBuf> {
-        let slot = self.shared.free.take()?;
-        let offset = slot as usize * self.shared.stride;
-        // SAFETY: the slot is below the number of slots, so the bytes are inside the region.
-        let start = unsafe { self.shared.region.start().add(offset) };
-        Some(PoolBuf {
-            shared: Arc::clone(&self.shared),
-            slot,
-            len: self.shared.capacity,
-            start,
-            lkey: self.shared.region.mr().lkey(),
-        })
+        let index = self.shared.free.take()?;
+        // SAFETY: taken from the list.
+        let slot = unsafe { self.shared.slot(index) };
+        // SAFETY: the slot is this buffer's alone.
+        Some(unsafe { PoolBuf::of(slot, Arc::clone(&self.shared)) })
+    }
+
+    /// The handle of a buffer's pool.
+    pub(super) fn of(shared: Arc<PoolShared>) -> Self {
+        Self { shared }
+    }
+
+    /// Whether a buffer is of this pool.
+    #[inline]
+    pub(super) fn is_pool_of(&self, buf: &PoolBuf) -> bool {
+        buf.is_of(&self.shared)
     }
 
     /// The number of buffers, free and in use.
@@ -219,88 +254,7 @@ impl BufPool {
 
     /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
-        self.shared.region.mr().pd()
-    }
-}
-
-impl PoolBuf {
-    /// The maximum length for [`set_len`](Self::set_len), in bytes.
-    pub fn capacity(&self) -> usize {
-        self.shared.capacity as usize
-    }
-
-    /// Sets the length in bytes: of the slice, of a send, and of the space for a receive.
-    ///
-    /// # Panics
-    /// Panics when `len` is more than the capacity.
-    #[inline]
-    pub fn set_len(&mut self, len: usize) {
-        match u32::try_from(len) {
-            Ok(len) if len <= self.shared.capacity => self.len = len,
-            _ => super::buf::length_panic(len, self.capacity()),
-        }
-    }
-
-    /// Sets the length back to the whole capacity.
-    #[inline]
-    pub fn set_full(&mut self) {
-        self.len = self.shared.capacity;
-    }
-
-    /// The pool of this buffer.
-    pub fn pool(&self) -> BufPool {
-        BufPool {
-            shared: Arc::clone(&self.shared),
-        }
-    }
-}
-
-impl Drop for PoolBuf {
-    #[inline]
-    fn drop(&mut self) {
-        self.shared.free.give_back(self.slot);
-    }
-}
-
-impl Deref for PoolBuf {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are the slot's, initialised, and owned by `self` alone (invariant).
-        // Assumption: a device accesses local memory for posted requests only. Posting would have
-        // moved `self` away.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
-    }
-}
-
-impl DerefMut for PoolBuf {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
-    }
-}
-
-impl AsRef<[u8]> for PoolBuf {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl AsMut<[u8]> for PoolBuf {
-    fn as_mut(&mut self) -> &mut [u8] {
-        self
-    }
-}
-
-impl fmt::Debug for PoolBuf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuf")
-            .field("slot", &self.slot)
-            .field("len", &self.len)
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
+        self.shared.pd()
     }
 }
 
@@ -312,20 +266,6 @@ impl fmt::Debug for BufPool {
             .finish_non_exhaustive()
     }
 }
-
-// SAFETY: the element is a range of registered memory owned by `self` alone: registered and at a
-// fixed address until `self` is dropped, and neither read nor written elsewhere.
-unsafe impl Gather for PoolBuf {
-    #[inline]
-    fn gather(&self, list: &mut SgeList) {
-        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, and `self`
-        // keeps the region registered.
-        list.push(unsafe { Sge::new(self.start, self.len, self.lkey) });
-    }
-}
-
-// SAFETY: see `Gather`: owned alone, and registered for local writing.
-unsafe impl Scatter for PoolBuf {}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use ibverbs_sys::ibv_access_flags as flag;
 use softnic::Call;
 use verbs::{
     Completed, CompletionQueue, QueuePair, RemoteAccess, Rts, WcStatus,
-    mr::{Mapping, Memory, OwnedMemory, Prefix, SharedMemory},
+    mr::{Mapping, Memory, OwnedMemory, Prefix, SharedMemory, SharedPoolBuf},
     op,
     work::{Gather, Scatter},
 };
@@ -350,6 +350,86 @@ fn pool_outlives_its_last_buffer() {
         "`ibv_reg_mr` failed (2 buffers of 0 bytes): a buffer has from 1 to 2147483647 bytes"
     );
     assert!(fixture.pd.alloc_pool(usize::MAX, 64).is_err());
+}
+
+#[test]
+fn frozen_pool_buffer_returns_to_the_pool_with_its_last_handle() {
+    let fixture = Fixture::new();
+    let pool = fixture.pd.alloc_pool(2, 64).unwrap();
+    let (mut page, other) = (pool.try_take().unwrap(), pool.try_take().unwrap());
+    page.set_len(5);
+    page.copy_from_slice(b"hello");
+    let frozen = page.freeze();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<verbs::Rc, Rts, SharedPoolBuf> = fixture.rc(&cq, 2);
+    for _ in 0..2 {
+        let post = qp.post(op::Send::new(frozen.clone()));
+        post.map_err(|refused| refused.error).unwrap();
+    }
+    let sent: Vec<_> = fixture
+        .fake
+        .sends(qp.qp_num())
+        .iter()
+        .map(|wr| fixture.fake.collect(wr))
+        .collect();
+    assert_eq!(sent, [b"hello", b"hello"]);
+    assert!(frozen.thaw().is_none(), "two requests have handles");
+    for is_last in [false, true] {
+        assert!(pool.try_take().is_none());
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        let wc = cq.poll().unwrap().next().unwrap();
+        let Ok(Completed::Send(done)) = qp.complete(wc) else {
+            panic!("no send");
+        };
+        let handle = done.into_work().unwrap();
+        assert_eq!(handle[..], *b"hello");
+        let Some(mut thawed) = handle.thaw() else {
+            assert!(!is_last);
+            continue;
+        };
+        assert!(is_last);
+        thawed[0] = b'j';
+        assert_eq!(thawed[..], *b"jello");
+    }
+    assert_eq!(pool.try_take().unwrap()[..5], *b"jello");
+    drop(pool);
+    drop(other);
+}
+
+#[test]
+fn store_of_one_thread_has_buffers_of_its_pool_only() {
+    let fixture = Fixture::new();
+    let (pool, other) = (
+        fixture.pd.alloc_pool(3, 64).unwrap(),
+        fixture.pd.alloc_pool(1, 64).unwrap(),
+    );
+    let mut store = pool.local(2);
+    assert_eq!((store.capacity(), store.stored()), (2, 0));
+    let mut taken: Vec<_> = std::iter::from_fn(|| store.try_take()).collect();
+    assert_eq!(taken.len(), 3, "all of the pool");
+    taken[2].set_len(1);
+    taken.into_iter().rev().for_each(|buf| store.put(buf));
+    assert_eq!(store.stored(), 2);
+    assert!(
+        pool.try_take().is_some(),
+        "one buffer was beyond the capacity"
+    );
+    store.put(other.try_take().unwrap());
+    assert!(other.try_take().is_some(), "back in its own pool");
+    let again: Vec<_> = std::iter::from_fn(|| store.try_take()).collect();
+    assert!(again.iter().all(|buf| buf.len() == 64), "full again");
+    again.into_iter().for_each(|buf| store.put(buf));
+    let rest: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+    assert_eq!(rest.len(), 1);
+    drop(rest);
+    drop(store);
+    assert_eq!(
+        std::iter::from_fn(|| pool.try_take())
+            .map(std::mem::forget)
+            .count(),
+        3
+    );
+    assert_eq!(pool.local(usize::MAX).capacity(), 3);
 }
 
 #[test]
