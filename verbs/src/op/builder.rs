@@ -51,8 +51,12 @@ impl Builder {
     #[inline]
     pub(super) unsafe fn build(&mut self, request: &Request, of: &Deferred) {
         match request.operation {
-            // SAFETY: the caller's promise.
-            Operation::BindMw(binding) => unsafe { self.bind_mw(&binding) },
+            Operation::BindMw(index) => {
+                if let Some(binding) = of.binding(index) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.bind_mw(binding) };
+                }
+            }
             operation => self.operation(operation, of),
         }
         match request.destination {
@@ -64,10 +68,11 @@ impl Builder {
         }
         match request.data {
             Data::None => {}
-            Data::Elements(span) => match of.elements(span) {
-                [sge] => call!(self, ibv_wr_set_sge(sge.lkey, sge.addr, sge.length)),
-                list => call!(self, ibv_wr_set_sge_list(list.len(), list.as_ptr())),
-            },
+            Data::Element(sge) => call!(self, ibv_wr_set_sge(sge.lkey, sge.addr, sge.length)),
+            Data::Elements(span) => {
+                let list = of.elements(span);
+                call!(self, ibv_wr_set_sge_list(list.len(), list.as_ptr()));
+            }
             Data::Inline(span) => {
                 let bytes = of.bytes(span);
                 let data = bytes.as_ptr().cast_mut().cast();

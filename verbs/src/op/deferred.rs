@@ -23,6 +23,8 @@ pub(crate) struct Deferred {
     elements: Vec<ffi::ibv_sge>,
     /// Inline data and headers.
     bytes: Vec<u8>,
+    /// The bindings, apart because they are long and rare.
+    bindings: Vec<Binding>,
 }
 
 // SAFETY: only `post` dereferences the pointers, under its caller's promise.
@@ -46,7 +48,10 @@ pub(super) enum Operation {
     Send,
     SendImm(u32),
     SendInv(u32),
-    SendTso { header: Span, mss: u16 },
+    SendTso {
+        header: Span,
+        mss: u16,
+    },
     RdmaWrite(RemoteToken),
     RdmaWriteImm(RemoteToken, u32),
     RdmaRead(RemoteToken),
@@ -55,7 +60,8 @@ pub(super) enum Operation {
     LocalInv(u32),
     AtomicWrite(RemoteToken, [u8; 8]),
     Flush(RemoteToken, u8, u8),
-    BindMw(Binding),
+    /// The binding of this index.
+    BindMw(usize),
 }
 
 /// The address of a request, if needed by the transport.
@@ -70,6 +76,7 @@ pub(super) enum Destination {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Data {
     None,
+    Element(ffi::ibv_sge),
     Elements(Span),
     Inline(Span),
 }
@@ -108,6 +115,7 @@ impl Deferred {
         self.requests.clear();
         self.elements.clear();
         self.bytes.clear();
+        self.bindings.clear();
     }
 
     /// Begins one more request.
@@ -151,6 +159,10 @@ impl Deferred {
         self.elements.get(span.start..span.end).unwrap_or_default()
     }
 
+    pub(super) fn binding(&self, index: usize) -> Option<&Binding> {
+        self.bindings.get(index)
+    }
+
     pub(super) fn bytes(&self, span: Span) -> &[u8] {
         self.bytes.get(span.start..span.end).unwrap_or_default()
     }
@@ -167,6 +179,10 @@ impl Recording<'_> {
     /// Sets the memory for the device to read or write.
     #[inline]
     pub(crate) fn sges(&mut self, sges: &SgeList) {
+        if let [sge] = sges.elements() {
+            self.request.data = Data::Element(*sge);
+            return;
+        }
         let list = &mut self.deferred.elements;
         let start = list.len();
         list.extend_from_slice(sges.elements());
@@ -193,7 +209,9 @@ impl Recording<'_> {
     }
 
     pub(crate) fn bind_mw(&mut self, binding: Binding) {
-        self.request.operation = Operation::BindMw(binding);
+        let bindings = &mut self.deferred.bindings;
+        self.request.operation = Operation::BindMw(bindings.len());
+        bindings.push(binding);
     }
 
     /// Adds the request.

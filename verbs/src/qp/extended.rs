@@ -15,8 +15,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Extended {
     pub(super) table: WrTable,
-    /// Memory for the requests of a batch, empty between batches.
-    pub(super) deferred: Deferred,
+    /// Memory for the requests of a batch, empty between batches; `None` before the first one, and during one. In a box,
+    /// so that a batch is moved cheaply.
+    pub(super) deferred: Option<Box<Deferred>>,
 }
 
 /// The functions, and their operations.
@@ -59,7 +60,7 @@ impl Extended {
                     };
                     return Ok(Self {
                         table,
-                        deferred: Deferred::default(),
+                        deferred: None,
                     });
                 }
                 Some(missing) => missing,
@@ -78,7 +79,7 @@ impl WrTable {
     pub(super) fn refusal(&self, op: SendOps, sges: &SgeList, inline: bool) -> Option<Error> {
         if !self.ops.contains(op) {
             Some(refusal::operation(op))
-        } else if self.mangles_lists && !inline && !equally_long(sges) {
+        } else if sges.len() > 1 && self.mangles_lists && !inline && !equally_long(sges) {
             Some(refusal::lengths(op.call()))
         } else {
             None

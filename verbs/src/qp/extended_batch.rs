@@ -66,8 +66,8 @@ pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
     // INVARIANT: the queue's table.
     table: WrTable,
-    // INVARIANT: the requests of the works before the cursor.
-    deferred: Deferred,
+    // INVARIANT: the requests of the works before the cursor, if there are any.
+    deferred: Option<Box<Deferred>>,
     // INVARIANT: lent by the ring of `queue`, unchanged since.
     cursor: Cursor<SW>,
     /// Number of requests since the last signaled one.
@@ -99,7 +99,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let Some(extended) = &mut sending.extended else {
             return Err(unusable_for_batches());
         };
-        let (table, deferred) = (extended.table, mem::take(&mut extended.deferred));
+        let (table, deferred) = (extended.table, extended.deferred.take());
         let cursor = sending.in_flight.lend();
         let unsignaled = sending.signaling.unsignaled(cursor.tail);
         Ok(ExtendedBatch {
@@ -144,16 +144,33 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     ///
     /// # References
     /// [ibv_wr_post(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
-    #[inline]
+    #[inline(always)]
     pub fn push<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: ExtendedRequest<T, Work = SW>,
+    {
+        self.push_gathered::<R, false>(request)
+    }
+
+    /// Adds a request, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
+    #[inline(always)]
+    fn push_gathered<R, const ALL: bool>(&mut self, request: R) -> Result<(), Refused<R>>
     where
         R: ExtendedRequest<T, Work = SW>,
     {
         let mut op = SendOps::empty();
         request.describe_extended(&mut op);
-        let mut sges = SgeList::new();
+        let mut sges = if ALL {
+            SgeList::new()
+        } else {
+            SgeList::single()
+        };
         request.gather(&mut sges);
-        sges.omit_empty();
+        if ALL {
+            sges.omit_empty();
+        } else if sges.needs_all() {
+            return self.push_all(request);
+        }
         let admitted = match self.admit(op, &sges, &request) {
             Ok(admitted) => admitted,
             Err(error) => {
@@ -177,8 +194,17 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
+    fn push_all<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: ExtendedRequest<T, Work = SW>,
+    {
+        self.push_gathered::<R, true>(request)
+    }
+
     /// Checks that the queue has room for one more request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit<R: Parts>(
         &mut self,
         op: SendOps,
@@ -204,9 +230,10 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     }
 
     /// Begins to record a request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn record(&mut self, admitted: &Admitted) -> Recording<'_> {
-        self.deferred.begin(self.cursor.tail, admitted.flags)
+        let deferred = self.deferred.get_or_insert_default();
+        deferred.begin(self.cursor.tail, admitted.flags)
     }
 
     /// Stores the work of a recorded request.
@@ -223,7 +250,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
 
     /// The number of requests added.
     pub fn len(&self) -> usize {
-        self.deferred.len()
+        self.deferred.as_ref().map_or(0, |requests| requests.len())
     }
 
     /// Whether no request has been added.
@@ -257,14 +284,14 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         let sending = this.queue.sending_mut();
         let before = sending.signaling.unsignaled(sending.in_flight.next());
         sending.in_flight.keep(cursor);
-        if len == 0 {
+        let Some(requests) = this.deferred.as_ref().filter(|_| len > 0) else {
             this.give_back_memory();
             return Ok(());
-        }
+        };
         // SAFETY: the queue pair exists for as long as the queue lives, borrowed exclusively. The
         // queue pair was made for the operations (`admit`). The works keep the address handles, and
         // `bindings` keep the windows and their regions.
-        let errno = unsafe { this.deferred.post(table.qp) };
+        let errno = unsafe { requests.post(table.qp) };
         this.give_back_memory();
         if errno == 0 {
             let sending = this.queue.sending_mut();
@@ -308,8 +335,10 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
 
     /// Leaves the memory for requests to the next batch.
     fn give_back_memory(&mut self) {
-        let mut deferred = mem::take(&mut self.deferred);
-        deferred.clear();
+        let mut deferred = self.deferred.take();
+        if let Some(requests) = &mut deferred {
+            requests.clear();
+        }
         if let Some(extended) = &mut self.queue.sending_mut().extended {
             extended.deferred = deferred;
         }
