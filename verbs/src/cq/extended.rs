@@ -72,8 +72,13 @@ bitflags! {
         #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
         const COMPLETION_TIMESTAMP_WALLCLOCK =
             with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
-        /// The fields of a plain completion, always included.
+        /// The fields of a plain completion: the default.
         const STANDARD = ffi::IBV_WC_STANDARD_FLAGS;
+        /// The fields of a datagram, and of its sender's address.
+        const OF_DATAGRAM = Self::SRC_QP.bits()
+            | Self::SLID.bits()
+            | Self::SL.bits()
+            | Self::DLID_PATH_BITS.bits();
     }
 }
 
@@ -161,9 +166,28 @@ impl<'a> ExtendedCqBuilder<'a> {
         self
     }
 
-    /// Adds fields to the [standard](WcFields::STANDARD) ones.
+    /// Adds fields to the [standard](WcFields::STANDARD) ones, or to those chosen by [`only`](Self::only).
     pub fn with(mut self, fields: WcFields) -> Self {
         self.fields |= fields;
+        self
+    }
+
+    /// Asks for these fields only, in place of the [standard](WcFields::STANDARD) ones. Each field costs a call for each
+    /// completion; a stream of messages needs only [`BYTE_LEN`](WcFields::BYTE_LEN).
+    ///
+    /// A [`WorkCompletion`](crate::WorkCompletion) of the queue has 0 for a field that the queue was made without.
+    ///
+    /// # Examples
+    /// ```
+    /// # let (_fabric, ctx) = doctest::device();
+    /// use verbs::cq::WcFields;
+    /// let fields = WcFields::BYTE_LEN | WcFields::COMPLETION_TIMESTAMP;
+    /// let cq = ctx.cq_ex_builder(16).only(fields).create()?;
+    /// assert_eq!(cq.fields(), fields);
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub fn only(mut self, fields: WcFields) -> Self {
+        self.fields = fields;
         self
     }
 
@@ -301,6 +325,7 @@ impl ExtendedCq {
     /// # References
     /// [ibv_start_poll(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
     #[doc(alias = "ibv_start_poll")]
+    #[inline]
     pub fn poll(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
         Ok(if self.fill()? {
             Some(self.pending_poll())
@@ -329,6 +354,7 @@ impl ExtendedCq {
     }
 
     /// The completions read before.
+    #[inline]
     pub(crate) fn pending_poll(&mut self) -> ExtendedPoll<'_> {
         debug_assert!(self.unread > 0);
         ExtendedPoll {
@@ -390,23 +416,50 @@ impl ExtendedCq {
     }
 
     /// The C object, in the type of the extended calls.
+    #[inline]
     fn as_raw_ex(&self) -> NonNull<ffi::ibv_cq_ex> {
         // SAFETY: an existing queue is not null.
         unsafe { NonNull::new_unchecked(self.handle.as_raw().cast()) }
     }
 
-    /// Reads completions unless some are left; returns whether there are any.
+    /// Reads completions unless some are unread; returns whether there are any.
+    #[inline]
     fn fill(&mut self) -> Result<bool> {
         if self.unread > 0 {
             return Ok(true);
         }
-        cvt_errno("ibv_next_poll", mem::take(&mut self.failed))?;
+        if self.failed != 0 {
+            return Err(self.take_failure());
+        }
         self.check_failure("ibv_start_poll")?;
         let stale = self.handle.account().stale();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
         // SAFETY: the queue exists, has not failed, is an extended one, and is not being polled: each
         // poll ends in the call that started it. Assumption: C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
+        if errno != 0 {
+            return self.start_failed(errno, stale);
+        }
+        self.read_batch();
+        // SAFETY: the queue exists, and its poll was started above.
+        unsafe { ffi::ibv_end_poll(self.as_raw_ex().as_ptr()) };
+        Ok(true)
+    }
+
+    /// The error at the end of the last C poll.
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> Error {
+        Error::from_errno(
+            "ibv_next_poll",
+            mem::take(&mut self.failed).saturating_abs(),
+        )
+    }
+
+    /// Ends a poll that found no completion, begun with `stale` stale entries.
+    #[cold]
+    #[inline(never)]
+    fn start_failed(&self, errno: i32, stale: u32) -> Result<bool> {
         if errno == libc::ENOENT {
             if stale > 0 {
                 self.handle.account().forget_stale(stale);
@@ -414,21 +467,19 @@ impl ExtendedCq {
             return Ok(false);
         }
         cvt_errno("ibv_start_poll", errno)?;
-        self.read_batch();
-        // SAFETY: the queue exists, and its poll was started above.
-        unsafe { ffi::ibv_end_poll(self.as_raw_ex().as_ptr()) };
-        Ok(true)
+        Ok(false)
     }
 
     /// Copies completions of a started poll, positioned on the first. Does not panic, and calls
     /// only the provider, which may have locked the queue.
+    #[inline]
     fn read_batch(&mut self) {
         let (cq, fields, one_by_one) = (self.as_raw_ex(), self.fields, self.one_by_one);
         let batch_len = self.batch.len();
         self.next = 0;
         for entry in &mut self.batch {
             // SAFETY: the queue is on a completion, and was made with these fields.
-            *entry = unsafe { Entry::read(cq, fields) };
+            unsafe { entry.read(cq, fields) };
             self.unread += 1;
             if one_by_one || self.unread as usize == batch_len {
                 return;
@@ -507,6 +558,7 @@ impl ExtendedPoll<'_> {
         clippy::should_implement_trait,
         reason = "what it gives borrows from it, so it cannot be an `Iterator`"
     )]
+    #[inline]
     pub fn next(&mut self) -> Result<Option<ExtendedCompletion<'_>>> {
         if self.ended {
             return Ok(None);

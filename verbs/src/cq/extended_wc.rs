@@ -24,7 +24,8 @@ pub struct ExtendedCompletion<'p> {
     fields: WcFields,
 }
 
-/// A copied completion: with the queue's fields, and zero for others.
+/// A copied completion: with the queue's fields. Others are zero, and those undefined for a failed request are of an earlier
+/// completion.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     /// The completion in the form accepted by queue pairs.
@@ -77,65 +78,103 @@ impl Entry {
         }
     }
 
-    /// Reads the queue's current completion. For a failed request, most fields are undefined, and
-    /// omitted.
+    /// Reads the queue's current completion, and of it the queue's fields. For a failed request, most fields are
+    /// undefined, and stay those of an earlier completion.
     ///
     /// # Safety
-    /// - `cq` is an extended queue, made with these fields and the standard ones, and its poll is
-    ///   positioned on a completion.
-    pub(super) unsafe fn read(cq: NonNull<ffi::ibv_cq_ex>, fields: WcFields) -> Self {
-        let mut entry = Self::empty();
+    /// - `cq` is an extended queue, made with these fields, and its poll is positioned on a completion.
+    #[inline]
+    pub(super) unsafe fn read(&mut self, cq: NonNull<ffi::ibv_cq_ex>, fields: WcFields) {
         let cq = cq.as_ptr();
-        let wc = &mut entry.plain;
+        let wc = &mut self.plain;
         // SAFETY: the queue is on a completion, whose identifier is in this field.
         wc.wr_id = unsafe { (*cq).wr_id };
         // SAFETY: as above, for the status.
         wc.status = unsafe { (*cq).status };
-        // SAFETY: the queue was made with the field.
-        wc.qp_num = unsafe { ffi::ibv_wc_read_qp_num(cq) };
-        // SAFETY: every queue has this field.
-        wc.vendor_err = unsafe { ffi::ibv_wc_read_vendor_err(cq) };
-        if wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
-            if wc.status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE {
-                // Among the flags is the end of the device's use of the buffer.
-                // SAFETY: every queue has this field.
-                wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
-            }
-        } else {
-            // SAFETY: the caller's promise; the request has succeeded.
-            unsafe { entry.read_success(cq) };
+        if fields.contains(WcFields::QP_NUM) {
+            // SAFETY: the queue was made with the field.
+            wc.qp_num = unsafe { ffi::ibv_wc_read_qp_num(cq) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { entry.read_more(cq, fields) };
-        entry
+        if wc.status == ffi::ibv_wc_status::IBV_WC_SUCCESS {
+            wc.vendor_err = 0;
+            // SAFETY: the caller's promise; the request has succeeded.
+            unsafe { self.read_success(cq, fields) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.read_failure(cq) };
+        }
+        if !(fields - WcFields::STANDARD).is_empty() {
+            // SAFETY: the caller's promise.
+            unsafe { self.read_more(cq, fields) };
+        }
     }
 
-    /// Reads the remaining fields of a plain completion.
+    /// Reads the fields of a failed request.
+    ///
+    /// # Safety
+    /// - As for [`read`](Self::read).
+    #[cold]
+    unsafe fn read_failure(&mut self, cq: *mut ffi::ibv_cq_ex) {
+        let wc = &mut self.plain;
+        // SAFETY: every queue has this field.
+        wc.vendor_err = unsafe { ffi::ibv_wc_read_vendor_err(cq) };
+        wc.wc_flags = 0;
+        if wc.status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE {
+            // Among the flags is the end of the device's use of the buffer.
+            // SAFETY: every queue has this field.
+            wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
+        }
+    }
+
+    /// Reads the fields of a plain completion.
     ///
     /// # Safety
     /// - As for [`read`](Self::read), for a successful request.
-    unsafe fn read_success(&mut self, cq: *mut ffi::ibv_cq_ex) {
+    #[inline]
+    unsafe fn read_success(&mut self, cq: *mut ffi::ibv_cq_ex, fields: WcFields) {
         let wc = &mut self.plain;
         // SAFETY: every queue has this field, here and below.
         wc.opcode = unsafe { ffi::ibv_wc_read_opcode(cq) };
         // SAFETY: see above.
         wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
-        // SAFETY: a standard field, chosen at the queue's creation, here and below.
-        wc.byte_len = unsafe { ffi::ibv_wc_read_byte_len(cq) };
-        // SAFETY: see above.
-        wc.src_qp = unsafe { ffi::ibv_wc_read_src_qp(cq) };
-        // SAFETY: see above.
-        self.slid = unsafe { ffi::ibv_wc_read_slid(cq) };
-        wc.slid = u16::try_from(self.slid).unwrap_or(u16::MAX);
-        // SAFETY: see above.
-        wc.sl = unsafe { ffi::ibv_wc_read_sl(cq) };
-        // SAFETY: see above.
-        wc.dlid_path_bits = unsafe { ffi::ibv_wc_read_dlid_path_bits(cq) };
+        if fields.contains(WcFields::BYTE_LEN) {
+            // SAFETY: the queue was made with the field, here and below.
+            wc.byte_len = unsafe { ffi::ibv_wc_read_byte_len(cq) };
+        }
         let with = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 | ffi::ibv_wc_flags::IBV_WC_WITH_INV.0;
-        if wc.wc_flags & with != 0 {
-            // The key invalidated by a peer is in the same place.
+        if wc.wc_flags & with != 0 && fields.contains(WcFields::IMM) {
+            // The key invalidated by a peer is in the same field.
             // SAFETY: see above.
             wc.__bindgen_anon_1.imm_data = unsafe { ffi::ibv_wc_read_imm_data(cq) };
+        }
+        if fields.intersects(WcFields::OF_DATAGRAM) {
+            // SAFETY: the caller's promise.
+            unsafe { self.read_sender(cq, fields) };
+        }
+    }
+
+    /// Reads the fields of a datagram.
+    ///
+    /// # Safety
+    /// - As for [`read_success`](Self::read_success).
+    unsafe fn read_sender(&mut self, cq: *mut ffi::ibv_cq_ex, fields: WcFields) {
+        let wc = &mut self.plain;
+        if fields.contains(WcFields::SRC_QP) {
+            // SAFETY: the queue was made with the field, here and below.
+            wc.src_qp = unsafe { ffi::ibv_wc_read_src_qp(cq) };
+        }
+        if fields.contains(WcFields::SLID) {
+            // SAFETY: see above.
+            self.slid = unsafe { ffi::ibv_wc_read_slid(cq) };
+            wc.slid = u16::try_from(self.slid).unwrap_or(u16::MAX);
+        }
+        if fields.contains(WcFields::SL) {
+            // SAFETY: see above.
+            wc.sl = unsafe { ffi::ibv_wc_read_sl(cq) };
+        }
+        if fields.contains(WcFields::DLID_PATH_BITS) {
+            // SAFETY: see above.
+            wc.dlid_path_bits = unsafe { ffi::ibv_wc_read_dlid_path_bits(cq) };
         }
     }
 
@@ -182,6 +221,7 @@ impl Entry {
 }
 
 impl<'p> ExtendedCompletion<'p> {
+    #[inline]
     pub(super) fn new(entry: &'p Entry, fields: WcFields) -> Self {
         Self { entry, fields }
     }
@@ -207,21 +247,25 @@ impl<'p> ExtendedCompletion<'p> {
         Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
     }
 
+    #[inline]
     fn wr_id(&self) -> WrId {
         WrId(self.entry.plain.wr_id)
     }
 
     /// The queue pair of the completed work, as named by [`QueuePair::id`](crate::QueuePair::id).
+    #[inline]
     pub fn qp_id(&self) -> QpId {
         self.wr_id().qp()
     }
 
     /// Whether the completed request is a receive, rather than a request of a send queue.
+    #[inline]
     pub fn is_receive(&self) -> bool {
         self.wr_id().is_receive()
     }
 
     /// The status of the request.
+    #[inline]
     pub fn status(&self) -> WcStatus {
         WcStatus(self.entry.plain.status.0)
     }
@@ -243,7 +287,7 @@ impl<'p> ExtendedCompletion<'p> {
         (self.status() == WcStatus::SUCCESS).then_some(WcOpcode(self.entry.plain.opcode.0))
     }
 
-    /// The device maker's own code for a failure.
+    /// The device maker's own code for a failure; 0 for a request that succeeded.
     #[doc(alias = "ibv_wc_read_vendor_err")]
     pub fn vendor_err(&self) -> u32 {
         self.entry.plain.vendor_err
@@ -319,6 +363,7 @@ impl<'p> ExtendedCompletion<'p> {
     }
 
     /// The completion in the form accepted by queue pairs and shared receive queues.
+    #[inline]
     pub fn into_work_completion(self) -> WorkCompletion<'p> {
         WorkCompletion::new(&self.entry.plain)
     }

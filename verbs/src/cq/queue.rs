@@ -553,10 +553,12 @@ impl CqHandle {
         }
     }
 
+    #[inline]
     pub(super) fn account(&self) -> &CqAccount {
         &self.inner.account
     }
 
+    #[inline]
     pub(super) fn resizes(&self) -> &Resizes {
         &self.inner.resizes
     }
@@ -625,6 +627,7 @@ impl fmt::Debug for CqHandle {
 }
 
 impl CqInner {
+    #[inline]
     pub(super) fn account(&self) -> &CqAccount {
         &self.account
     }

@@ -82,15 +82,21 @@ impl CompletionQueue {
     }
 }
 
+#[cold]
+fn failed(call: &'static str) -> Error {
+    let reason = "an earlier `ibv_resize_cq` failed, and may have left the queue without memory; \
+                  drop the queue and its queue pairs, and create new ones";
+    Error::refused(call, io::ErrorKind::BrokenPipe, reason)
+}
+
 impl CqHandle {
     /// Refuses `call` after a failed resize.
+    #[inline]
     pub(super) fn check_failure(&self, call: &'static str) -> Result<()> {
-        if !self.resizes().failed.load(Ordering::Relaxed) {
-            return Ok(());
+        match self.resizes().failed.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(failed(call)),
         }
-        let reason = "an earlier `ibv_resize_cq` failed, and may have left the queue without memory; \
-                      drop the queue and its queue pairs, and create new ones";
-        Err(Error::refused(call, io::ErrorKind::BrokenPipe, reason))
     }
 
     /// # Safety
