@@ -13,6 +13,7 @@
 
 mod allocations;
 mod floor;
+mod kinds;
 
 use std::{error::Error, hint::black_box, mem, time::Instant};
 
@@ -47,12 +48,16 @@ fn main() -> Result<()> {
     match case.as_str() {
         "registration" => registrations(&ctx.alloc_pd()?, chunks),
         "memory" => memory(&ctx, count),
-        _ => loops(&mut Ends::new(&ctx, case)?, case, count, chunks),
+        _ => measure(of_case(&ctx, case)?, count, chunks),
     }
 }
 
-/// Times chunks of a loop.
-fn loops(ends: &mut Ends, case: &str, count: u32, chunks: usize) -> Result<()> {
+/// A loop that posts and completes this number of requests.
+type Loop = Box<dyn FnMut(u32) -> Result<()>>;
+
+/// The loop of a case.
+fn of_case(ctx: &Context, case: &str) -> Result<Loop> {
+    use kinds::Kind;
     let body = match case {
         "send" => Ends::send,
         "send-batch" => Ends::send_batch,
@@ -60,15 +65,27 @@ fn loops(ends: &mut Ends, case: &str, count: u32, chunks: usize) -> Result<()> {
         "recv" => Ends::recv,
         "floor-send" => floor::send,
         "floor-recv" => floor::recv,
+        "region-write" => return kinds::RegionWrite::boxed(ctx),
+        "pool-send" => return kinds::PoolSend::boxed(ctx),
+        "local-pool-send" => return kinds::LocalPoolSend::boxed(ctx),
+        "srq-recv" => return kinds::SharedReceive::boxed(ctx),
+        "extended-send" => return kinds::ExtendedSend::boxed(ctx),
+        "extended-poll" => return kinds::ExtendedPoll::boxed(ctx),
         _ => return Err("no such case".into()),
     };
+    let mut ends = Ends::new(ctx, case)?;
+    Ok(Box::new(move |count| body(&mut ends, count)))
+}
+
+/// Times chunks of a loop.
+fn measure(mut body: Loop, count: u32, chunks: usize) -> Result<()> {
     let mut times = Vec::with_capacity(chunks);
     // One-time allocations of the first run are not counted.
-    body(ends, count.min(BATCH))?;
+    body(count.min(BATCH))?;
     let before = Allocations::so_far();
     for _ in 0..chunks {
         let begin = Instant::now();
-        body(ends, count)?;
+        body(count)?;
         times.push(begin.elapsed().as_secs_f64() * 1e9 / f64::from(count));
     }
     let after = Allocations::so_far();
@@ -177,9 +194,9 @@ impl Ends {
 
 // Inlined, as C's loops are.
 #[inline(always)]
-fn sent(qp: &mut QueuePair<verbs::Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
+fn sent<SW, RW>(qp: &mut QueuePair<verbs::Rc, Rts, SW, RW>, wc: WorkCompletion<'_>) -> Result<SW> {
     match qp.complete(wc) {
-        Ok(Completed::Send(done)) => Ok(done.into_work()?),
+        Ok(Completed::Send(done)) => Ok(done.into_work().map_err(|failed| failed.error)?),
         _ => Err("the completion is of nothing that was sent".into()),
     }
 }
@@ -193,7 +210,9 @@ fn received(qp: &mut QueuePair<verbs::Rc, Rts>, wc: WorkCompletion<'_>) -> Resul
 }
 
 /// The device without effects needs no attributes but the state.
-fn bring_up(qp: QueuePair<verbs::Rc, Reset>) -> Result<QueuePair<verbs::Rc, Rts>> {
+fn bring_up<SW, RW>(
+    qp: QueuePair<verbs::Rc, Reset, SW, RW>,
+) -> Result<QueuePair<verbs::Rc, Rts, SW, RW>> {
     let none = ibverbs_sys::ibv_qp_attr::zeroed();
     let state = ibverbs_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
     let qp = qp

@@ -52,19 +52,39 @@ static void open_device(const char *name)
 		fail("ibv_alloc_pd");
 }
 
-static void make_objects(void)
-{
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+static struct ibv_srq *srq;
+static struct ibv_qp_ex *qp_ex;
+static struct ibv_cq_ex *cq_ex;
 
-	cq = ibv_create_cq(pd->context, 2 * DEPTH, NULL, NULL, 0);
+static void make_objects(const char *name)
+{
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_RC, .pd = pd };
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 2 * DEPTH,
+					       .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+
+	if (!strcmp(name, "books-cq-ex")) {
+		cq_ex = ibv_create_cq_ex(pd->context, &cq_init);
+		cq = cq_ex ? ibv_cq_ex_to_cq(cq_ex) : NULL;
+	} else {
+		cq = ibv_create_cq(pd->context, 2 * DEPTH, NULL, NULL, 0);
+	}
 	if (!cq)
 		fail("ibv_create_cq");
 	init.send_cq = init.recv_cq = cq;
 	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
 	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-	qp = ibv_create_qp(pd, &init);
+	init.comp_mask = IBV_QP_INIT_ATTR_PD;
+	if (!strcmp(name, "books-srq-recv"))
+		init.srq = srq = ibv_create_srq(pd, &srq_init);
+	if (!strcmp(name, "books-extended")) {
+		init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+		init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	}
+	qp = ibv_create_qp_ex(pd->context, &init);
 	if (!qp)
 		fail("ibv_create_qp");
+	qp_ex = ibv_qp_to_qp_ex(qp);
 	for (int i = 0; i < BATCH; i++) {
 		void *addr = calloc(1, LENGTH);
 		struct ibv_mr *mr = ibv_reg_mr(pd, addr, LENGTH, IBV_ACCESS_LOCAL_WRITE);
@@ -358,6 +378,125 @@ static void books_list(long count)
 	}
 }
 
+/* Kinds of work other than a send and a receive on the classic calls, with the same books. */
+
+static inline int books_write_imm(struct buffer *buffer)
+{
+	if (!may_post(&send_books, buffer))
+		return EAGAIN;
+
+	struct ibv_sge sge = { (uintptr_t)buffer->addr, buffer->length, buffer->lkey };
+	struct ibv_send_wr wr, *bad;
+
+	wr.wr_id = next_id(&send_books);
+	wr.next = NULL;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr.send_flags = IBV_SEND_SIGNALED;
+	wr.imm_data = 1;
+	wr.wr.rdma.remote_addr = 4096;
+	wr.wr.rdma.rkey = 7;
+	int error = ibv_post_send(qp, &wr, &bad);
+	if (!error)
+		enter(&send_books, buffer);
+	return error;
+}
+
+/* A buffer from a free list for each message. */
+static void books_pool(long count)
+{
+	struct stock stock;
+	struct ibv_wc wc;
+
+	fill_stock(&stock);
+	for (long i = 0; i < count; i++) {
+		if (!stock.left || books_send(stock.free[--stock.left]))
+			fail("posting");
+		poll(&wc, 1);
+		stock.free[stock.left] = books_complete(&wc);
+		if (!stock.free[stock.left++] || wc.status != IBV_WC_SUCCESS)
+			fail("a request");
+	}
+}
+
+static inline int books_srq_recv(struct buffer *buffer)
+{
+	if (!may_post(&recv_books, buffer))
+		return EAGAIN;
+
+	struct ibv_sge sge = { (uintptr_t)buffer->addr, buffer->length, buffer->lkey };
+	struct ibv_recv_wr wr = { next_id(&recv_books), NULL, &sge, 1 }, *bad;
+	int error = ibv_post_srq_recv(srq, &wr, &bad);
+	if (!error)
+		enter(&recv_books, buffer);
+	return error;
+}
+
+static void books_extended(long count)
+{
+	struct buffer *free[BATCH];
+	struct ibv_wc wc;
+	int left = BATCH;
+
+	for (int k = 0; k < BATCH; k++)
+		free[k] = &buffers[k];
+	for (long i = 0; i < count; i += BATCH) {
+		ibv_wr_start(qp_ex);
+		while (left > 0) {
+			struct buffer *buffer = free[--left];
+
+			if (!may_post(&send_books, buffer))
+				fail("keeping the books");
+			qp_ex->wr_id = next_id(&send_books);
+			qp_ex->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_send(qp_ex);
+			ibv_wr_set_sge(qp_ex, buffer->lkey, (uintptr_t)buffer->addr, buffer->length);
+			enter(&send_books, buffer);
+		}
+		if (ibv_wr_complete(qp_ex))
+			fail("posting");
+		while (left < BATCH) {
+			poll(&wc, 1);
+			free[left] = books_complete(&wc);
+			if (!free[left++] || wc.status != IBV_WC_SUCCESS)
+				fail("a request");
+		}
+	}
+}
+
+/* Reads the fields that a program needs to take a request back. */
+static void books_cq_ex(long count)
+{
+	struct ibv_poll_cq_attr attr = {};
+	struct buffer *free[BATCH];
+	struct ibv_wc wc;
+	int left = BATCH;
+
+	for (int k = 0; k < BATCH; k++)
+		free[k] = &buffers[k];
+	for (long i = 0; i < count; i += BATCH) {
+		while (left > 0)
+			if (books_send(free[--left]))
+				fail("posting");
+		while (left < BATCH) {
+			if (ibv_start_poll(cq_ex, &attr))
+				continue;
+			do {
+				wc.wr_id = cq_ex->wr_id;
+				wc.status = cq_ex->status;
+				wc.opcode = ibv_wc_read_opcode(cq_ex);
+				wc.byte_len = ibv_wc_read_byte_len(cq_ex);
+				wc.wc_flags = ibv_wc_read_wc_flags(cq_ex);
+				free[left] = books_complete(&wc);
+				if (!free[left++] || wc.status != IBV_WC_SUCCESS)
+					fail("a request");
+			} while (!ibv_next_poll(cq_ex));
+			ibv_end_poll(cq_ex);
+		}
+	}
+}
+
 /* Registration of 1 GiB, touched before. */
 
 static double now(void)
@@ -405,6 +544,16 @@ static double chunk(const char *name, long count)
 		books_list(count);
 	else if (!strcmp(name, "books-recv"))
 		books_single(count, books_recv);
+	else if (!strcmp(name, "books-write-imm"))
+		books_single(count, books_write_imm);
+	else if (!strcmp(name, "books-pool"))
+		books_pool(count);
+	else if (!strcmp(name, "books-srq-recv"))
+		books_single(count, books_srq_recv);
+	else if (!strcmp(name, "books-extended"))
+		books_extended(count);
+	else if (!strcmp(name, "books-cq-ex"))
+		books_cq_ex(count);
 	else
 		fail(name);
 	return (now() - begin) / count;
@@ -435,7 +584,7 @@ int main(int argc, char **argv)
 		for (long i = 0; i < chunks; i++)
 			times[i] = registration();
 	} else {
-		make_objects();
+		make_objects(argv[2]);
 		open_books(&send_books, 2);
 		open_books(&recv_books, 3);
 		for (long i = 0; i < chunks; i++)

@@ -50,9 +50,13 @@ enum Bars {
     Books,
     /// Unsafe posting against a bare loop.
     Floor,
+    /// Other memory, queues and calls against a loop with equivalent bookkeeping; at most so many times its instructions.
+    Kind(f64),
+    /// A pool for several threads, against a free list for one.
+    Shared,
 }
 
-const CONTESTS: [Contest; 10] = [
+const CONTESTS: [Contest; 16] = [
     contest("send", "send", "bare-send", Bars::Bare),
     contest("16 sends", "send-batch", "bare-send-batch", Bars::Bare),
     contest(
@@ -76,6 +80,38 @@ const CONTESTS: [Contest; 10] = [
         Bars::Books,
     ),
     contest("receive, books", "recv", "books-recv", Bars::Books),
+    contest(
+        "write with immediate, region",
+        "region-write",
+        "books-write-imm",
+        Bars::Kind(1.5),
+    ),
+    contest(
+        "send, pool of one thread",
+        "local-pool-send",
+        "books-pool",
+        Bars::Kind(1.5),
+    ),
+    contest("send, shared pool", "pool-send", "books-pool", Bars::Shared),
+    contest(
+        "receive, SRQ",
+        "srq-recv",
+        "books-srq-recv",
+        Bars::Kind(1.5),
+    ),
+    // The requests are kept until all are added, since providers hold a lock from the first to the last call.
+    contest(
+        "16 sends, extended",
+        "extended-send",
+        "books-extended",
+        Bars::Kind(1.6),
+    ),
+    contest(
+        "16 completions, extended",
+        "extended-poll",
+        "books-cq-ex",
+        Bars::Kind(1.5),
+    ),
     contest("unsafe send", "floor-send", "bare-send", Bars::Floor),
     contest("unsafe receive", "floor-recv", "bare-recv", Bars::Floor),
 ];
@@ -98,16 +134,19 @@ impl Bars {
     fn instructions(self) -> Option<Bar> {
         match self {
             Self::Bare => Some(Bar::Added(50.0)),
-            Self::Books | Self::Floor => None,
+            Self::Kind(times) => Some(Bar::Times(times)),
+            Self::Books | Self::Floor | Self::Shared => None,
         }
     }
 
-    fn time(self) -> Bar {
-        Bar::Times(match self {
-            Self::Bare => 1.25,
-            Self::Books => 1.05,
-            Self::Floor => 1.02,
-        })
+    /// `None` where only instructions have a bar: those of other kinds depend less on the processor.
+    fn time(self) -> Option<Bar> {
+        match self {
+            Self::Bare => Some(Bar::Times(1.25)),
+            Self::Books => Some(Bar::Times(1.05)),
+            Self::Floor => Some(Bar::Times(1.02)),
+            Self::Kind(_) | Self::Shared => None,
+        }
     }
 }
 
@@ -192,10 +231,10 @@ pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
             })
         };
         rows.push(row("instructions", &instructions, bars.instructions())?);
-        rows.push(row("ns", &times, Some(bars.time()))?);
+        rows.push(row("ns", &times, bars.time())?);
     }
     for contest in CONTESTS {
-        if let Bars::Bare = contest.bars {
+        if matches!(contest.bars, Bars::Bare | Bars::Kind(_) | Bars::Shared) {
             rows.push(allocations(programs, &contest)?);
         }
     }
