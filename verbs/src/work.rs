@@ -233,7 +233,7 @@ impl SgeList {
         self.push(unsafe { *sge.as_ptr() });
     }
 
-    /// Adds a range of memory: `sge`, if that is [all of the range](Self::single), or what `all` adds.
+    /// Adds a range of memory: `sge`, if that is [all of the range](Self::single), or the elements of `all`.
     ///
     /// # Safety
     /// - As for [`push_resident`](Self::push_resident).

@@ -5,7 +5,7 @@ use super::{pool::BufPool, pool_buf::PoolBuf};
 /// A store of a [`BufPool`]'s buffers for one owner.
 ///
 /// Taking a buffer from the store and putting it back need no locked instruction, in contrast to taking a buffer from the
-/// pool and dropping it. The store takes from the pool when it is empty, and returns to the pool what it cannot keep; its
+/// pool and dropping it. An empty store takes from the pool, and a full one returns buffers to the pool; its
 /// drop returns all.
 ///
 /// # Examples

@@ -50,7 +50,7 @@ enum Bars {
     Books,
     /// Unsafe posting against a bare loop.
     Floor,
-    /// Other memory, queues and calls against a loop with equivalent bookkeeping; at most so many times its instructions.
+    /// Other memory, queues and calls against a loop with equivalent bookkeeping; with the maximum ratio of instructions.
     Kind(f64),
     /// A pool for several threads, against a free list for one.
     Shared,
