@@ -1,7 +1,7 @@
 //! Connection attempts: the event-driven steps of the active side.
 
 use std::{
-    io,
+    fmt, io,
     net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -42,10 +42,27 @@ pub(crate) fn timed_out(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 
+/// Called once at the failure of an attempt, by a thread of this crate.
+pub(crate) struct FailureHook(Box<dyn FnOnce() + Send>);
+
+impl FailureHook {
+    pub(crate) fn new(failed: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(failed))
+    }
+}
+
+impl fmt::Debug for FailureHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FailureHook")
+    }
+}
+
 /// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     state: Mutex<ConnectingState>,
+    /// The failure is kept, and this function called.
+    hook: Mutex<Option<FailureHook>>,
     /// Notified at the end of the attempt, for callers waiting on a descriptor.
     event_fd: Arc<EventFd>,
     plan: Plan,
@@ -74,6 +91,8 @@ enum ConnectingState {
         timeouts: u32,
         endpoint: Option<Box<Endpoint<Init>>>,
     },
+    /// Failed; in progress for callers until [`Connecting::release`].
+    Kept(io::Error),
     Done(io::Result<Arc<Connection>>),
     /// The caller has taken the result.
     Taken,
@@ -96,28 +115,28 @@ impl Connecting {
             peer,
             retries: 0,
         };
-        Self::begin(engine, id, plan, span)
+        Self::begin(engine, id, plan, span, None)
     }
 
     /// Starts a connection attempt with an identifier, bound or unbound.
     pub(crate) fn start_with(
         engine: &Arc<Engine>,
         id: CmId<Idle>,
-        source: Option<SocketAddr>,
         peer: SocketAddr,
         settings: Settings,
         retries: u32,
         route: Vec<PathRecord>,
+        hook: Option<FailureHook>,
     ) -> io::Result<Arc<Self>> {
         let plan = Plan {
             settings,
             group: None,
             route,
-            source,
+            source: None,
             peer,
             retries,
         };
-        Self::begin(engine, id, plan, StreamSpan::new(peer))
+        Self::begin(engine, id, plan, StreamSpan::new(peer), hook)
     }
 
     fn begin(
@@ -125,6 +144,7 @@ impl Connecting {
         id: CmId<Idle>,
         mut plan: Plan,
         span: StreamSpan,
+        hook: Option<FailureHook>,
     ) -> io::Result<Arc<Self>> {
         plan.peer = unmapped(plan.peer);
         plan.source = plan.source.map(unmapped);
@@ -140,6 +160,7 @@ impl Connecting {
             key,
             span,
             engine: Arc::downgrade(engine),
+            hook: Mutex::new(hook),
         });
         engine.register_attempt(key, &this);
         this.resolve_addr(id)?;
@@ -160,7 +181,9 @@ impl Connecting {
     fn timeout(&self) -> Duration {
         match &*self.lock() {
             ConnectingState::Open { timeouts, .. } => timeout_after(*timeouts),
-            ConnectingState::Done(_) | ConnectingState::Taken => INITIAL_TIMEOUT,
+            ConnectingState::Kept(_) | ConnectingState::Done(_) | ConnectingState::Taken => {
+                INITIAL_TIMEOUT
+            }
         }
     }
 
@@ -238,7 +261,7 @@ impl Connecting {
     pub(crate) fn responded(&self, engine: &Arc<Engine>, response: ConnectResponse) {
         let endpoint = match &mut *self.lock() {
             ConnectingState::Open { endpoint, .. } => endpoint.take(),
-            ConnectingState::Done(_) | ConnectingState::Taken => None,
+            ConnectingState::Kept(_) | ConnectingState::Done(_) | ConnectingState::Taken => None,
         };
         let Some(endpoint) = endpoint else {
             return;
@@ -287,7 +310,7 @@ impl Connecting {
                 let endpoint = endpoint.as_ref()?;
                 Some(endpoint.qp.pd().context().clone())
             }
-            ConnectingState::Done(_) | ConnectingState::Taken => None,
+            ConnectingState::Kept(_) | ConnectingState::Done(_) | ConnectingState::Taken => None,
         }
     }
 
@@ -319,9 +342,33 @@ impl Connecting {
             if let Err(_error) = &result {
                 note!(warn, self.span, error = %_error, "not connected");
             }
-            *state = ConnectingState::Done(result);
+            match (result, self.take_hook()) {
+                (Err(error), Some(FailureHook(failed))) => {
+                    *state = ConnectingState::Kept(error);
+                    drop(state);
+                    return failed();
+                }
+                (result, _) => *state = ConnectingState::Done(result),
+            }
         }
         self.event_fd.notify();
+    }
+
+    fn take_hook(&self) -> Option<FailureHook> {
+        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        hook.take()
+    }
+
+    /// Ends an attempt whose failure is kept, with another error or with its own. Returns false for any other attempt.
+    pub(crate) fn release(&self, error: Option<io::Error>) -> bool {
+        let mut state = self.lock();
+        let ConnectingState::Kept(own) = &mut *state else {
+            return false;
+        };
+        let own = std::mem::replace(own, io::ErrorKind::Other.into());
+        *state = ConnectingState::Done(Err(error.unwrap_or(own)));
+        self.event_fd.notify();
+        true
     }
 
     /// Takes the result, if available. Does not block.
@@ -331,6 +378,7 @@ impl Connecting {
 
     /// Cancels the attempt if still in progress.
     pub(crate) fn cancel(&self) {
+        drop(self.take_hook());
         self.finish(Err(io::ErrorKind::ConnectionAborted.into()));
     }
 
@@ -350,7 +398,10 @@ impl Connecting {
 
     /// Blocks until the attempt ends, at most until a deadline. Returns whether it has ended.
     fn sleep(&self, deadline: Option<Instant>) -> io::Result<bool> {
-        while matches!(*self.lock(), ConnectingState::Open { .. }) {
+        while matches!(
+            *self.lock(),
+            ConnectingState::Open { .. } | ConnectingState::Kept(_)
+        ) {
             let remaining =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if remaining.is_some_and(|remaining| remaining.is_zero()) {
@@ -375,7 +426,9 @@ impl Connecting {
         }
         match std::mem::replace(&mut *self.lock(), ConnectingState::Taken) {
             ConnectingState::Done(result) => Some(result),
-            ConnectingState::Open { .. } | ConnectingState::Taken => None,
+            ConnectingState::Open { .. } | ConnectingState::Kept(_) | ConnectingState::Taken => {
+                None
+            }
         }
     }
 }

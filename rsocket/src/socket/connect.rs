@@ -12,7 +12,7 @@ use rustix::{event::epoll, io::Errno};
 
 use super::{Phase, Socket, SocketState, options::Choices, os_error};
 use crate::{
-    connecting::{BACKGROUND_RETRIES, Connecting},
+    connecting::{BACKGROUND_RETRIES, Connecting, FailureHook},
     names::unmapped,
     stream::Stream,
 };
@@ -89,7 +89,9 @@ impl Socket {
                     drop(state);
                     return self.finish_connecting(&connecting);
                 }
-                Phase::Connecting(_) => return Err(os_error(Errno::ALREADY)),
+                Phase::Connecting(_) | Phase::Replaced { .. } => {
+                    return Err(os_error(Errno::ALREADY));
+                }
                 Phase::Connected(_) => {
                     return match take(&mut state.unreported_success) {
                         true => Ok(()),
@@ -112,11 +114,12 @@ impl Socket {
             } else {
                 0
             };
+            let hook = state.failure_hook.take().filter(|_| self.is_nonblocking());
             let settings = state.choices.settings;
             let route = take(&mut state.choices.route);
             let engine = &self.engine;
             let connecting =
-                Connecting::start_with(engine, id, None, peer, settings, retries, route)
+                Connecting::start_with(engine, id, peer, settings, retries, route, hook)
                     .and_then(|connecting| {
                         self.watch(connecting.event_fd())?;
                         Ok(connecting)
@@ -129,6 +132,38 @@ impl Socket {
             return Err(os_error(Errno::INPROGRESS));
         }
         self.finish_connecting(&connecting)
+    }
+
+    /// Keeps the failure of the next attempt in the background from callers and from the [mirror](Self::mirror), and calls
+    /// `failed` once, on a thread of this crate, which must not be blocked. The attempt stays in progress until
+    /// [`fail_attempt`](Self::fail_attempt) or [`show_replaced`](Self::show_replaced).
+    pub fn keep_failure(&self, failed: impl FnOnce() + Send + 'static) {
+        self.lock_raw().failure_hook = Some(FailureHook::new(failed));
+    }
+
+    /// Ends an attempt whose failure was [kept](Self::keep_failure), with `error` or with its own.
+    pub fn fail_attempt(&self, error: Option<io::Error>) {
+        if let Phase::Connecting(connecting) = &self.lock_raw().phase {
+            connecting.release(error);
+        }
+        self.reflect(true);
+    }
+
+    /// Shows in the [mirror](Self::mirror) that another socket has connected in place of an attempt whose failure was
+    /// [kept](Self::keep_failure): writable, and `readable` or not. [`poll`](super::poll()) returns, with an error of this socket.
+    pub fn show_replaced(&self, readable: bool) {
+        let mut state = self.lock_raw();
+        let replaced = match &state.phase {
+            Phase::Connecting(connecting) => connecting.release(None),
+            Phase::Replaced { .. } => true,
+            _ => false,
+        };
+        if replaced {
+            let before = state.set_phase(Phase::Replaced { readable });
+            drop(state);
+            drop(before);
+            self.reflect(true);
+        }
     }
 
     /// Waits for the end of a connection attempt.

@@ -80,6 +80,8 @@ impl Socket {
             let connecting = match &state.phase {
                 Phase::Connected(stream) => return Ok(Arc::clone(stream)),
                 Phase::Connecting(connecting) => Arc::clone(connecting),
+                // The program's next call is one of the other socket.
+                Phase::Replaced { .. } => return Err(io::ErrorKind::WouldBlock.into()),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
                 Phase::Failed => {
                     drop(state);

@@ -31,7 +31,7 @@ pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
 use crate::{
     config::config,
-    connecting::Connecting,
+    connecting::{Connecting, FailureHook},
     datagram::DatagramSocket,
     engine::Engine,
     errno::errno,
@@ -115,6 +115,8 @@ struct SocketState {
     choices: Choices,
     /// First unreported error.
     error: Option<i32>,
+    /// For the next attempt in the background.
+    failure_hook: Option<FailureHook>,
     /// No call of `connect` has returned the success of an attempt in the background.
     unreported_success: bool,
     /// The failure of the connection has been reported.
@@ -134,6 +136,10 @@ enum Phase {
     Datagram(Arc<DatagramSocket>),
     /// The connection attempt has failed.
     Failed,
+    /// Another socket has connected in place of a failed attempt. The owner of this socket uses the other one from now on.
+    Replaced {
+        readable: bool,
+    },
     /// A listener after a shutdown, bound to its address again; not bound if another socket has taken the address.
     Ended(Option<CmId<Idle>>),
     Closed,
@@ -222,6 +228,7 @@ impl Socket {
                 phase,
                 choices,
                 error: None,
+                failure_hook: None,
                 unreported_success: false,
                 reported_failure: false,
                 tasks: Vec::new(),
@@ -253,7 +260,11 @@ impl Socket {
             Phase::Connected(stream) => watch(&poller, stream.connection().shared().descriptor()?)?,
             Phase::Listening(listener) => watch(&poller, &**listener)?,
             Phase::Datagram(datagram) => watch(&poller, datagram.shared().descriptor()?)?,
-            Phase::Idle(_) | Phase::Failed | Phase::Ended(_) | Phase::Closed => {}
+            Phase::Idle(_)
+            | Phase::Failed
+            | Phase::Replaced { .. }
+            | Phase::Ended(_)
+            | Phase::Closed => {}
         }
         Ok(self.poller.get_or_init(|| poller))
     }
@@ -567,6 +578,7 @@ impl Socket {
             Phase::Idle(None)
             | Phase::Connecting(_)
             | Phase::Failed
+            | Phase::Replaced { .. }
             | Phase::Ended(None)
             | Phase::Closed => None,
         };

@@ -384,7 +384,7 @@ impl Socket {
                 readable: listener.is_ready(),
                 ..Readiness::default()
             }),
-            source::SocketSource::Failed => Ok(FAILED),
+            source::SocketSource::Failed | source::SocketSource::Replaced { .. } => Ok(FAILED),
             // As on Linux.
             source::SocketSource::Ended => Ok(Readiness {
                 writable: true,

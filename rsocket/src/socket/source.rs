@@ -29,6 +29,7 @@ pub(super) enum SocketSource {
     Stream(Arc<Connection>),
     Datagram(Arc<DatagramSocket>),
     Failed,
+    Replaced { readable: bool },
     Ended,
     Closed,
 }
@@ -41,7 +42,7 @@ impl SocketSource {
             Self::Listening(listener) => Some(listener.as_fd()),
             Self::Stream(connection) => Some(connection.shared().channel()),
             Self::Datagram(datagram) => Some(datagram.shared().channel()),
-            Self::Quiet | Self::Failed | Self::Ended | Self::Closed => None,
+            Self::Quiet | Self::Failed | Self::Replaced { .. } | Self::Ended | Self::Closed => None,
         }
     }
 
@@ -76,6 +77,9 @@ impl Socket {
             Phase::Connected(stream) => SocketSource::Stream(Arc::clone(stream.connection())),
             Phase::Datagram(datagram) => SocketSource::Datagram(Arc::clone(datagram)),
             Phase::Failed => SocketSource::Failed,
+            Phase::Replaced { readable } => SocketSource::Replaced {
+                readable: *readable,
+            },
             Phase::Ended(_) => SocketSource::Ended,
             Phase::Closed => SocketSource::Closed,
         }
@@ -168,6 +172,14 @@ impl Watch {
             SocketSource::Failed => {
                 self.end();
                 Ok(FAILED)
+            }
+            SocketSource::Replaced { readable } => {
+                self.end();
+                Ok(Readiness {
+                    readable,
+                    writable: true,
+                    ..Readiness::default()
+                })
             }
             SocketSource::Ended => {
                 self.end();

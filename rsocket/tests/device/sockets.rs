@@ -40,9 +40,11 @@ fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
 const EINVAL: i32 = 22;
 const EAGAIN: i32 = 11;
 const EPIPE: i32 = 32;
+const ENETUNREACH: i32 = 101;
 const EISCONN: i32 = 106;
 const ENOTCONN: i32 = 107;
 const ECONNREFUSED: i32 = 111;
+const EALREADY: i32 = 114;
 const EINPROGRESS: i32 = 115;
 
 fn receive(socket: &Socket) -> io::Result<usize> {
@@ -138,6 +140,70 @@ fn nonblocking_connect_refused_reports_error_once() {
 
     let client = Socket::new(Family::V4).unwrap();
     assert_eq!(number(client.connect(unreachable)), ECONNREFUSED);
+}
+
+/// The kept failure of an attempt without a listener.
+fn kept_failure() -> Arc<Socket> {
+    let unreachable = {
+        let listener = listening();
+        listener.local_addr().unwrap()
+    };
+    let client = Arc::new(Socket::new(Family::V4).unwrap());
+    client.set_nonblocking(true);
+    client.drive_mirror().unwrap();
+    let (sender, failed) = mpsc::channel();
+    client.keep_failure(move || sender.send(()).unwrap());
+    assert_eq!(number(client.connect(unreachable)), EINPROGRESS);
+    failed.recv_timeout(TEST_TIMEOUT).unwrap();
+    // For all calls, the attempt goes on.
+    assert_eq!(look_at(&client), PollEvents::empty());
+    assert!(client.is_connecting());
+    assert!(client.take_error().is_none());
+    assert_eq!(number(client.send(b"x")), EAGAIN);
+    assert_eq!(number(receive(&client)), EAGAIN);
+    assert_eq!(number(client.connect(unreachable)), EALREADY);
+    assert_eq!(mirror_events(&client), PollEvents::empty());
+    client
+}
+
+/// Events of the mirror, at once.
+fn mirror_events(socket: &Socket) -> PollEvents {
+    let mirror = socket.mirror().unwrap();
+    let mut entries = [PollEntry::fd(mirror.as_fd(), BOTH)];
+    poll(&mut entries, Some(Duration::ZERO)).unwrap();
+    entries[0].ready()
+}
+
+#[test]
+fn kept_failure_of_an_attempt_is_released_with_the_error_of_the_caller() {
+    for (given, expected) in [(Some(ENETUNREACH), ENETUNREACH), (None, ECONNREFUSED)] {
+        let client = kept_failure();
+        client.fail_attempt(given.map(io::Error::from_raw_os_error));
+        assert!(mirror_events(&client).contains(BOTH | PollEvents::ERR | PollEvents::HUP));
+        let error = client.take_error().unwrap();
+        assert_eq!(error.raw_os_error(), Some(expected));
+        assert_eq!(number(client.send(b"x")), ENOTCONN);
+    }
+}
+
+#[test]
+fn replaced_attempt_is_writable_in_its_mirror_and_ends_each_wait() {
+    let client = kept_failure();
+    let waiting = {
+        let client = Arc::clone(&client);
+        thread::spawn(move || wait_for(&client, PollEvents::IN))
+    };
+    client.show_replaced(false);
+    assert!(waiting.join().unwrap().contains(PollEvents::ERR));
+    assert_eq!(mirror_events(&client), PollEvents::OUT);
+    client.show_replaced(true);
+    assert_eq!(mirror_events(&client), BOTH);
+    assert_eq!(number(client.send(b"x")), EAGAIN);
+    // Without a kept failure, neither has an effect.
+    let unconnected = Socket::new(Family::V4).unwrap();
+    unconnected.show_replaced(true);
+    unconnected.fail_attempt(None);
+    assert_eq!(number(unconnected.send(b"x")), ENOTCONN);
 }
 
 #[test]
