@@ -60,7 +60,7 @@ impl interpose::Descriptors for Rsockets {
     fn follow(old: c_int, new: c_int) {
         drop(Self::forget(new));
         fork::follow(old, new);
-        if let Some(rsocket) = table::find(old) {
+        if let Some(rsocket) = SOCKETS.find(old) {
             SOCKETS.add(new, rsocket);
         }
     }

@@ -7,8 +7,8 @@
 //! The dynamic linker splits `LD_PRELOAD` at spaces and colons: give a library in such a folder by a link.
 //!
 //! IPv4 and IPv6 sockets become rsockets; both ends must use this library or rsockets. Sockets fall back to
-//! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when a
-//! blocking `connect` finds no rsocket listener. A bound socket is bound again, with the options set before. A datagram socket falls back
+//! TCP where RDMA is impossible: without an RDMA device, for addresses of other interfaces, and when
+//! `connect` finds no rsocket listener; a nonblocking one tries TCP in the background. A bound socket is bound again, with the options set before. A datagram socket falls back
 //! to UDP when it connects or sends to an address beyond the reach of any RDMA device. At loopback addresses, such as
 //! 127.0.0.1 and `::1`, all sockets are TCP and UDP.
 //!
@@ -49,7 +49,6 @@
 //!   the peer's end fails, where TCP's succeeds, so that the signal would end programs that TCP lets live.
 //! - A listener does not accept TCP connections. Bound to all addresses (0.0.0.0 or `::`), a listener is reachable at the
 //!   addresses of RDMA devices, and not at 127.0.0.1 or `::1`, except with `RDMAV_FORK_SAFE`.
-//! - A nonblocking `connect` does not fall back to TCP.
 //! - There is no urgent data: `MSG_OOB` sends its bytes as others. Datagrams have no control messages: `sendmsg` with one,
 //!   such as `IPV6_HOPLIMIT`, fails.
 //! - A datagram over 2032 bytes (IPv6: 2020) fails with `EMSGSIZE`.
@@ -86,7 +85,9 @@
 
 mod address;
 mod aio;
+mod attempts;
 mod config;
+mod connects;
 mod datagrams;
 mod epoll;
 mod exit;

@@ -23,7 +23,6 @@ use rustix::{
 use crate::{
     address,
     config::Rules,
-    datagrams::{NO_ROUTE, leads_elsewhere, turn_to_udp},
     epoll,
     files::replace,
     fork::{self, Names},
@@ -113,6 +112,7 @@ fn kind_of(domain: c_int, kind: c_int, protocol: c_int) -> SocketKind {
 unsafe extern "C" fn child() {
     inherited::take_over();
     SOCKETS.forget_all();
+    fork::close_duplicates();
     if settings().forks {
         // Sockets not moved yet belong to this process as much as to its parent.
         fork::forked();
@@ -223,6 +223,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 }
 
 /// Address of a socket, of any family.
+#[derive(Clone)]
 pub(crate) struct Name {
     storage: sockaddr_storage,
     len: socklen_t,
@@ -250,7 +251,7 @@ impl Name {
     ///
     /// # Safety
     /// `addr` is null, or `len` bytes of `addr` are readable.
-    unsafe fn from_program(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
+    pub(crate) unsafe fn from_program(addr: *const sockaddr, len: socklen_t) -> Option<Self> {
         if addr.is_null() || !(IPV4..=STORAGE).contains(&len) {
             return None;
         }
@@ -283,7 +284,7 @@ impl Name {
 }
 
 /// Sets `errno`. Returns the result of a failed call.
-fn failed(error: &io::Error) -> c_int {
+pub(crate) fn failed(error: &io::Error) -> c_int {
     set_errno(rsocket::errno(error));
     -1
 }
@@ -347,23 +348,28 @@ pub(crate) fn turn_to_tcp(
         unsafe { libc::close(tcp) };
         return Err(error);
     }
-    let descriptors = SOCKETS.same(&rsocket);
+    let replaced = replace_all(tcp, rsocket, why);
+    // SAFETY: a private descriptor, not used elsewhere.
+    unsafe { libc::close(tcp) };
+    match replaced.contains(&fd) {
+        true => Ok(()),
+        false => Err(os(libc::EBADF)),
+    }
+}
+
+/// Replaces an rsocket with a TCP socket under all descriptors of the program. Returns the replaced descriptors.
+pub(crate) fn replace_all(tcp: c_int, rsocket: Arc<Rsocket>, why: &str) -> Vec<c_int> {
+    let mut descriptors = SOCKETS.same(&rsocket);
     let registrations = epoll::unregister_all(&descriptors);
     drop(rsocket);
-    log::write_line(|| format!("descriptor {fd}: TCP from now on: {why}"));
-    let moved = descriptors.iter().all(|&descriptor| {
+    descriptors.retain(|&descriptor| {
+        log::write_line(|| format!("descriptor {descriptor}: TCP from now on: {why}"));
         let replaced = replace(tcp, descriptor);
         drop(SOCKETS.remove(descriptor));
         replaced
     });
-    // SAFETY: a private descriptor, not used elsewhere.
-    unsafe { libc::close(tcp) };
     epoll::register_again(&registrations);
-    if moved && descriptors.contains(&fd) {
-        Ok(())
-    } else {
-        Err(os(libc::EBADF))
-    }
+    descriptors
 }
 
 /// Binds an rsocket. Returns `None` for other descriptors, and for an rsocket that is a kernel socket now.
@@ -418,94 +424,6 @@ unsafe extern "C-unwind" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_
         }
     }
     real_bind(fd, addr, len)
-}
-
-/// Connects an rsocket. Returns `None` if the socket fell back to TCP or UDP and is not connected yet.
-///
-/// # Safety
-/// As for `connect`.
-unsafe fn connect_by_rdma(
-    fd: c_int,
-    rsocket: Arc<Rsocket>,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> Option<c_int> {
-    if capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_listening()) {
-        return Some(failed(&os(libc::EISCONN)));
-    }
-    let before = Name::of(&rsocket).filter(Name::has_port);
-    // SAFETY: as the caller promises.
-    let connected = unsafe { capi::connect_once(rsocket.fd(), addr, len) };
-    if connected == 0 {
-        log::write_line(|| format!("descriptor {fd}: connected by RDMA"));
-        return Some(0);
-    }
-    let error = last_errno();
-    let turned = match capi::socket_of(rsocket.fd()) {
-        Some(socket) if socket.is_datagram() => {
-            drop(socket);
-            leads_elsewhere(error) && turn_to_udp(fd, rsocket, NO_ROUTE)
-        }
-        socket => {
-            // `AF_UNSPEC` disconnects.
-            let is_connected = socket.is_some_and(|socket| socket.is_connected());
-            let stays = matches!(
-                error,
-                libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
-            ) || is_connected && error != libc::EAFNOSUPPORT;
-            let why = || os(error).to_string();
-            !stays && turn_to_tcp(fd, rsocket, before.as_ref(), &why()).is_ok()
-        }
-    };
-    (!turned).then(|| failed(&os(error)))
-}
-
-/// As [`connect_by_rdma`], for any descriptor.
-///
-/// # Safety
-/// As for `connect`.
-unsafe fn rsocket_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    let rsocket = table::find(fd)?;
-    if let Some(socket) = capi::socket_of(rsocket.fd())
-        && !socket.is_datagram()
-        && loopback::may_connect(&rsocket)
-    {
-        // SAFETY: as the caller promises.
-        match unsafe { address::is_peer(socket.family(), addr, len) } {
-            Ok(true) => {}
-            // There is no connection to end.
-            Ok(false) => return Some(0),
-            Err(err) => return Some(failed(&err)),
-        }
-    }
-    // SAFETY: as the caller promises.
-    if unsafe { loopback::is_peer(addr, len) } && loopback::may_connect(&rsocket) {
-        let moved = loopback::leave_rdma(fd, rsocket);
-        return moved.err().map(|err| failed(&err));
-    }
-    // SAFETY: as the caller promises.
-    unsafe { connect_by_rdma(fd, rsocket, addr, len) }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    if SOCKETS.may_have(fd) {
-        // SAFETY: as the caller promises.
-        let done = cross(true, true, || unsafe { rsocket_connect(fd, addr, len) });
-        if let Some(done) = done {
-            return done;
-        }
-    }
-    let real =
-        real!(connect: unsafe extern "C-unwind" fn(c_int, *const sockaddr, socklen_t) -> c_int);
-    // SAFETY: as the caller promises.
-    let connected = unsafe { real(fd, addr, len) };
-    if connected == 0 || matches!(last_errno(), libc::EINPROGRESS | libc::EINTR) {
-        fork::connecting(fd);
-    }
-    connected
 }
 
 /// Whether a listener has a connection to be accepted.

@@ -12,6 +12,7 @@ use libc::c_int;
 use rsocket_capi::{rclose, socket_of};
 
 use crate::{
+    attempts::{self, Substitute},
     fork::{MovingStream, Names},
     log,
     set_options::SetOptions,
@@ -28,6 +29,8 @@ pub(crate) struct Rsocket {
     names: OnceLock<Names>,
     /// The TCP connection, until the rsocket is closed.
     tcp: OnceLock<Arc<MovingStream>>,
+    /// The TCP socket that takes over.
+    substitute: Substitute,
     /// Error of all calls, 0 for an rsocket.
     refusal: c_int,
 }
@@ -59,6 +62,7 @@ impl Rsocket {
             options: SetOptions::default(),
             names: OnceLock::new(),
             tcp: OnceLock::new(),
+            substitute: Substitute::default(),
             refusal: errno,
         })
     }
@@ -82,6 +86,11 @@ impl Rsocket {
     pub(crate) fn retain_tcp(&self, tcp: Arc<MovingStream>) {
         // Moved once.
         drop(self.tcp.set(tcp));
+    }
+
+    /// Returns the TCP socket that takes over.
+    pub(crate) fn substitute(&self) -> &Substitute {
+        &self.substitute
     }
 
     /// Returns the options set by the program.
@@ -110,9 +119,14 @@ impl Drop for Rsocket {
 /// Rsockets by the program's descriptors.
 pub(crate) static SOCKETS: Table<Rsocket> = Table::new();
 
-/// Returns the rsocket of a descriptor.
+/// Returns the rsocket of a descriptor. One whose attempt TCP has taken over becomes a TCP socket here.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Rsocket>> {
-    SOCKETS.find(fd)
+    let rsocket = SOCKETS.find(fd)?;
+    if rsocket.substitute.is_connected() {
+        attempts::take_over(rsocket);
+        return None;
+    }
+    Some(rsocket)
 }
 
 /// Takes ownership of an rsocket.
@@ -123,6 +137,7 @@ pub(crate) fn adopt(fd: c_int) -> Arc<Rsocket> {
         options: SetOptions::default(),
         names: OnceLock::new(),
         tcp: OnceLock::new(),
+        substitute: Substitute::default(),
         refusal: 0,
     })
 }

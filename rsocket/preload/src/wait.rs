@@ -12,6 +12,7 @@ use rsocket::{PollEvents, Sleep};
 use rsocket_capi as capi;
 
 use crate::{
+    attempts::Substitute,
     fork::{self, Need},
     table::{self, Rsocket, SOCKETS},
 };
@@ -44,7 +45,7 @@ struct RpollEntries {
     fds: Vec<pollfd>,
     /// Whether each entry is a connection whose move must go on before its readiness is known.
     moving: Vec<bool>,
-    _rsockets: Vec<Arc<Rsocket>>,
+    rsockets: Vec<Arc<Rsocket>>,
 }
 
 /// Maximum time in milliseconds between looks at connections that are being moved.
@@ -61,6 +62,12 @@ fn need(events: c_short) -> Need {
 impl RpollEntries {
     fn is_moving(&self) -> bool {
         self.moving.contains(&true)
+    }
+
+    /// Whether TCP has taken over an attempt, so that the events are those of another socket.
+    fn has_replaced(&self) -> bool {
+        let mut substitutes = self.rsockets.iter().map(|rsocket| rsocket.substitute());
+        substitutes.any(Substitute::is_connected)
     }
 
     /// Waits once. Events of connections that are being moved are left out. Returns the number of entries with events.
@@ -119,17 +126,24 @@ impl Polled for RpollEntries {
         Some(Self {
             fds: inner,
             moving,
-            _rsockets: rsockets,
+            rsockets,
         })
     }
 
     fn wait(mut self, answers: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
-        if !self.is_moving() {
-            self.moving = vec![false; self.fds.len()];
-            return self.wait_once(answers, timeout, mask);
-        }
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = limit.map(|limit| Instant::now() + limit);
+        if !self.is_moving() {
+            self.moving = vec![false; self.fds.len()];
+            let ready = self.wait_once(answers, timeout, mask);
+            if ready <= 0 || !self.has_replaced() {
+                return ready;
+            }
+            return match Self::of(answers) {
+                Some(entries) => entries.wait(answers, remaining(deadline), mask),
+                None => wait_for_others(answers, remaining(deadline), mask),
+            };
+        }
         loop {
             let duration =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -184,7 +198,7 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<Rs
 /// The rsockets in three sets.
 struct Selects {
     rsockets: Vec<(c_int, Arc<Rsocket>)>,
-    /// All entries, if a connection among them is being moved.
+    /// All entries, if a connection among them is being moved, or an attempt in progress.
     entries: Option<Vec<pollfd>>,
 }
 
@@ -220,7 +234,7 @@ unsafe fn entries_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
         .collect()
 }
 
-/// Waits for sets with connections that are being moved.
+/// Waits for sets with connections that are being moved, or attempts in progress.
 ///
 /// # Safety
 /// As for `select`.
@@ -291,7 +305,12 @@ impl Selected for Selects {
         let moving = entries.iter().filter(|entry| is_moving(entry)).count();
         // SAFETY: as the caller promises.
         let rsockets = unsafe { sockets_in(count, sets) };
-        let entries = (moving > 0).then_some(entries);
+        // TCP may take over an attempt.
+        let is_connecting = |rsocket: &Rsocket| {
+            capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_connecting())
+        };
+        let repeats = moving > 0 || rsockets.iter().any(|(_, rsocket)| is_connecting(rsocket));
+        let entries = repeats.then_some(entries);
         (!rsockets.is_empty() || entries.is_some()).then_some(Self { rsockets, entries })
     }
 

@@ -49,6 +49,7 @@ mod simulation;
 mod stream;
 mod turn;
 
+pub(crate) use dup::Dup;
 pub(crate) use rules::Need;
 pub(crate) use stream::{MovingStream, Names};
 use stream::{Step, await_readable, skip_offer};
@@ -209,17 +210,22 @@ pub(crate) fn was_moving(fd: c_int) -> bool {
     MOVES.may_have(fd)
 }
 
+/// Closes the duplicates of the parent in a child.
+pub(crate) fn close_duplicates() {
+    for (fd, inner) in (0..).zip(&INNER.0) {
+        if inner.load(SeqCst) {
+            inner.store(false, SeqCst);
+            dup::close_inherited(fd);
+        }
+    }
+}
+
 /// Forgets the moves in progress in a child: they are the parent's.
 pub(crate) fn forked() {
     if !USED.load(Relaxed) {
         return;
     }
     MOVES.forget_all();
-    for (fd, inner) in (0..).zip(&INNER.0) {
-        if inner.swap(false, SeqCst) {
-            dup::close_inherited(fd);
-        }
-    }
     for state in &STATES {
         if matches!(state.load(SeqCst), BEGINNING | MOVING) {
             state.store(0, SeqCst);

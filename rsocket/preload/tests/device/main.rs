@@ -442,6 +442,24 @@ fn fallback_to_tcp_keeps_address_and_options() {
     call("fallback", &[]);
 }
 
+/// Beside the same calls on TCP sockets.
+#[test]
+fn nonblocking_connect_without_rdma_listener_goes_on_by_tcp() {
+    for part in ["poll", "select", "epoll", "repeated", "threads"] {
+        assert_eq!(call_of("attempts.c", part, &[]), "");
+    }
+}
+
+#[test]
+fn nonblocking_connect_without_any_listener_fails_as_tcp() {
+    assert_eq!(call_of("attempts.c", "refused", &[]), "");
+}
+
+#[test]
+fn socket_closed_during_its_attempt_leaves_its_number_to_others() {
+    assert_eq!(call_of("attempts.c", "closed", &[]), "");
+}
+
 /// Servers and clients in one program, and servers in children.
 #[test]
 fn sockets_at_loopback_are_tcp_and_udp() {
