@@ -9,29 +9,113 @@
 
 use std::{
     process,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{Mutex, PoisonError},
 };
 
-/// The identity of a queue pair in this process, never reused. Both its queues share one.
+/// The identity of a queue pair in this process, never reused. Both its queues share one; a shared receive queue and a work
+/// queue have one, too.
+///
+/// The [index](Self::index) finds what a program keeps for the queue pair of a completion without a search:
+/// [`QpMap`](crate::qp::QpMap).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpId(u64);
 
+/// The bits of an identity for its index; the others count the identities with this index.
+const INDEX_BITS: u32 = 22;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// The last identity with an index. Then the index is never used again.
+const LAST_GENERATION: u16 = u16::MAX;
+
 impl QpId {
-    /// A fresh identity.
-    ///
-    /// # Aborts
-    /// The process is aborted after 2^38 queue pairs and resets: a completion polled late must not name
-    /// a later request. At one reset each microsecond, these are three days' worth.
-    pub(crate) fn next() -> Self {
-        // Zero is never used: the value in memory that was never written.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self::numbered(number).unwrap_or_else(|| process::abort())
+    /// The identity of no queue: its index is never used.
+    pub(crate) const NONE: Self = Self((LAST_GENERATION as u64) << INDEX_BITS | INDEX_MASK);
+
+    /// A number of the living identity alone: smaller than the number of queue pairs, shared receive queues and work queues
+    /// that have lived at one time, but for those reset or destroyed more than 65,534 times. The next identity with the same
+    /// index is another one.
+    #[inline]
+    pub fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
     }
 
-    /// The identity of this number; `None` if the bits of an identifier do not hold it.
-    fn numbered(number: u64) -> Option<Self> {
-        (number <= u64::MAX >> QP_SHIFT).then_some(Self(number))
+    fn new(index: u32, generation: u16) -> Self {
+        Self(u64::from(generation) << INDEX_BITS | u64::from(index))
+    }
+
+    /// An identity for a test.
+    #[cfg(test)]
+    pub(crate) fn next() -> Self {
+        std::mem::ManuallyDrop::new(OwnedQpId::new()).id()
+    }
+}
+
+/// A living identity. The drop frees its index for another one.
+#[derive(Debug)]
+pub(crate) struct OwnedQpId(QpId);
+
+impl OwnedQpId {
+    /// A new identity.
+    ///
+    /// # Aborts
+    /// The process is aborted at 2^22 queue pairs, and after 2^38 identities: a completion polled late must not name a later
+    /// request. At one reset each microsecond, these are three days' worth.
+    pub(crate) fn new() -> Self {
+        let id = IDENTITIES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Self(id.unwrap_or_else(|| process::abort()))
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> QpId {
+        self.0
+    }
+}
+
+impl Drop for OwnedQpId {
+    fn drop(&mut self) {
+        let mut identities = IDENTITIES.lock().unwrap_or_else(PoisonError::into_inner);
+        identities.free(self.0);
+    }
+}
+
+static IDENTITIES: Mutex<Identities> = Mutex::new(Identities {
+    generations: Vec::new(),
+    free: Vec::new(),
+});
+
+/// The indexes of identities.
+struct Identities {
+    /// The generation of the last identity with each index.
+    generations: Vec<u16>,
+    free: Vec<u32>,
+}
+
+impl Identities {
+    /// A new identity; `None` without a free index.
+    fn take(&mut self) -> Option<QpId> {
+        let Some(index) = self.free.pop() else {
+            let index = u32::try_from(self.generations.len()).ok()?;
+            if u64::from(index) >= INDEX_MASK {
+                return None;
+            }
+            // Zero is never used: the value in memory that was never written.
+            self.generations.push(1);
+            return Some(QpId::new(index, 1));
+        };
+        let generation = self.generations.get_mut(index as usize)?;
+        *generation += 1;
+        Some(QpId::new(index, *generation))
+    }
+
+    /// Frees the index of an identity, unless it was the last one with this index.
+    fn free(&mut self, id: QpId) {
+        let generation = self.generations.get(id.index());
+        if generation.is_some_and(|generation| *generation < LAST_GENERATION) {
+            #[expect(clippy::cast_possible_truncation, reason = "22 bits")]
+            self.free.push(id.index() as u32);
+        }
     }
 }
 
@@ -183,14 +267,56 @@ mod tests {
 
     #[test]
     fn identity_is_not_reused_after_the_last_one() {
-        let last = QpId::numbered((1 << 38) - 1).unwrap();
-        let id = QueueId::receive(last).wr_id(0xff_ffff);
+        let mut identities = Identities {
+            generations: Vec::new(),
+            free: Vec::new(),
+        };
+        let other = identities.take().unwrap();
+        let mut id = identities.take().unwrap();
+        for _ in 1..LAST_GENERATION {
+            identities.free(id);
+            let next = identities.take().unwrap();
+            assert_eq!(next.index(), id.index(), "the index is free");
+            assert!(next > id);
+            id = next;
+        }
+        identities.free(id);
+        let next = identities.take().unwrap();
+        assert_eq!((other.index(), id.index(), next.index()), (0, 1, 2));
+        let wr_id = QueueId::receive(id).wr_id(0xff_ffff);
         assert_eq!(
-            (id.qp(), id.is_receive(), id.sequence()),
-            (last, true, 0xff_ffff)
+            (wr_id.qp(), wr_id.is_receive(), wr_id.sequence()),
+            (id, true, 0xff_ffff)
         );
-        assert_eq!(QpId::numbered(1 << 38), None);
-        assert_eq!(QpId::numbered(u64::MAX), None);
+    }
+
+    #[test]
+    fn identities_end_with_the_indexes() {
+        let last = QpId::NONE.index();
+        let mut identities = Identities {
+            generations: vec![1; last - 1],
+            free: Vec::new(),
+        };
+        let id = identities.take().unwrap();
+        assert_eq!(id.index(), last - 1);
+        assert_eq!(identities.take(), None);
+        let wr_id = QueueId::receive(QpId::NONE).wr_id(0);
+        assert_eq!((wr_id.qp(), wr_id.is_receive()), (QpId::NONE, true));
+        identities.free(id);
+        assert_eq!(identities.take().map(QpId::index), Some(last - 1));
+    }
+
+    #[test]
+    fn index_of_a_dropped_identity_is_reused() {
+        let ids: Vec<_> = (0..4).map(|_| OwnedQpId::new()).collect();
+        let freed = ids[1].id();
+        let mut living: Vec<_> = ids.iter().map(|it| it.id().index()).collect();
+        drop(ids);
+        // Other tests take identities at the same time.
+        let again: Vec<_> = (0..64).map(|_| OwnedQpId::new()).collect();
+        assert!(again.iter().all(|it| it.id() != freed));
+        living.retain(|index| again.iter().any(|it| it.id().index() == *index));
+        assert!(!living.is_empty(), "no index is used again");
     }
 
     #[test]

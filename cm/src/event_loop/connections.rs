@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::qp::QpId;
+use verbs::qp::{QpId, QpMap};
 
 use super::{
     displacement::displaced_for,
@@ -23,7 +23,7 @@ use crate::{
 /// The connections of an event loop. The cost of an event or a completion grows with the logarithm of their number. A
 /// request at the maximum number compares the connections of one address, or all.
 pub(super) struct Peers<P: Protocol> {
-    by_qp: HashMap<QpId, Peer<P>>,
+    by_qp: QpMap<Peer<P>>,
     by_key: HashMap<Key, QpId>,
     by_addr: ByAddress<QpId>,
     /// One entry for each connection with a deadline, at the deadline or before.
@@ -35,7 +35,7 @@ pub(super) struct Peers<P: Protocol> {
 impl<P: Protocol> Peers<P> {
     pub(super) fn new() -> Self {
         Self {
-            by_qp: HashMap::new(),
+            by_qp: QpMap::new(),
             by_key: HashMap::new(),
             by_addr: ByAddress::new(),
             timers: BTreeSet::new(),
@@ -48,7 +48,7 @@ impl<P: Protocol> Peers<P> {
     }
 
     pub(super) fn ids(&self) -> Vec<QpId> {
-        self.by_qp.keys().copied().collect()
+        self.by_qp.iter().map(|(id, _)| id).collect()
     }
 
     /// Number of connections of an address.
@@ -66,7 +66,7 @@ impl<P: Protocol> Peers<P> {
     }
 
     pub(super) fn remove(&mut self, id: QpId) -> Option<Peer<P>> {
-        let mut peer = self.by_qp.remove(&id)?;
+        let mut peer = self.by_qp.remove(id)?;
         if let Some(timer) = peer.timer.take() {
             self.timers.remove(&(timer, id));
         }
@@ -76,7 +76,7 @@ impl<P: Protocol> Peers<P> {
     }
 
     pub(super) fn get_mut(&mut self, id: QpId) -> Option<&mut Peer<P>> {
-        self.by_qp.get_mut(&id)
+        self.by_qp.get_mut(id)
     }
 
     pub(super) fn find(&self, key: Key) -> Option<QpId> {
@@ -85,7 +85,7 @@ impl<P: Protocol> Peers<P> {
 
     /// Takes notice of a connection's change: its end, or an earlier deadline.
     pub(super) fn changed(&mut self, id: QpId, settings: &Settings) {
-        let Some(peer) = self.by_qp.get_mut(&id) else {
+        let Some(peer) = self.by_qp.get_mut(id) else {
             return;
         };
         if peer.has_ended() {
@@ -104,7 +104,7 @@ impl<P: Protocol> Peers<P> {
     /// Takes a connection that has ended, with no request in flight.
     pub(super) fn take_gone(&mut self) -> Option<Peer<P>> {
         while let Some(id) = self.ended.pop() {
-            if self.by_qp.get(&id).is_some_and(Peer::is_gone) {
+            if self.by_qp.get(id).is_some_and(Peer::is_gone) {
                 return self.remove(id);
             }
         }
@@ -122,7 +122,7 @@ impl<P: Protocol> Peers<P> {
             && at <= now
         {
             self.timers.pop_first();
-            let Some(peer) = self.by_qp.get_mut(&id) else {
+            let Some(peer) = self.by_qp.get_mut(id) else {
                 continue;
             };
             peer.timer = None;
@@ -137,7 +137,7 @@ impl<P: Protocol> Peers<P> {
 
     /// The connection that gives way to one of `addr`, at a limit.
     pub(super) fn displaced_for(&self, addr: PeerIp, now: Instant) -> Option<QpId> {
-        let used = |id| self.by_qp.get(&id).map(|peer| peer.since);
+        let used = |id| self.by_qp.get(id).map(|peer| peer.since);
         displaced_for(&self.by_addr, used, addr, now)
     }
 }
@@ -164,23 +164,23 @@ impl<P: Protocol> Connections<'_, P> {
     pub fn ids(&self) -> Vec<QpId> {
         let peers = self.peers.by_qp.iter();
         let established = peers.filter(|(_, peer)| peer.is_established());
-        established.map(|(id, _)| *id).collect()
+        established.map(|(id, _)| id).collect()
     }
 
     /// State and queue pair of an established connection, for posting requests. `None` once the connection ends.
     pub fn get_mut(&mut self, id: QpId) -> Option<(&mut P::State, &mut Qp<P>)> {
-        let peer = self.peers.by_qp.get_mut(&id)?;
+        let peer = self.peers.by_qp.get_mut(id)?;
         peer.is_established().then(|| peer.parts_mut())
     }
 
     /// The peer's address.
     pub fn peer_addr(&self, id: QpId) -> Option<SocketAddr> {
-        self.peers.by_qp.get(&id)?.peer_addr()
+        self.peers.by_qp.get(id)?.peer_addr()
     }
 
     /// Time since the last completion of an established connection, or since its establishment.
     pub fn idle_time(&self, id: QpId) -> Option<Duration> {
-        let peer = self.peers.by_qp.get(&id)?;
+        let peer = self.peers.by_qp.get(id)?;
         peer.is_established().then(|| peer.since.elapsed())
     }
 

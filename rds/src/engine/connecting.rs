@@ -255,7 +255,7 @@ impl EngineState {
         };
         // From here, completions are lost.
         if let Some(qp) = conn.qp_id() {
-            self.transport.queue_pairs.remove(&qp);
+            self.transport.queue_pairs.remove(qp);
         }
         let may_have_lost_rx = conn.may_have_lost_rx();
         let stage = self.transport.take_stage(id);

@@ -80,7 +80,7 @@ impl Transport {
 
     /// Handles a completion, unless its queue pair is being destroyed.
     fn completed(&mut self, node: &mut Protocol, now: Duration, wc: WorkCompletion<'_>) {
-        let conn = self.queue_pairs.get(&wc.qp_id());
+        let conn = self.queue_pairs.get(wc.qp_id());
         let conn = conn.and_then(|id| Some((*id, self.ib_connections.get_mut(id)?)));
         let Some((id, conn)) = conn else {
             return;

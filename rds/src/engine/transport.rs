@@ -11,7 +11,7 @@ use std::{
 
 use cm::Key;
 use rustix::{event::epoll, io::Errno};
-use verbs::qp::QpId;
+use verbs::qp::QpMap;
 
 use super::state::Protocol;
 use crate::{
@@ -31,7 +31,7 @@ pub(super) struct Transport {
     /// Connections by connection manager identifier.
     pub(super) keys: HashMap<Key, ConnectionId>,
     /// Connections by queue pair.
-    pub(super) queue_pairs: HashMap<QpId, ConnectionId>,
+    pub(super) queue_pairs: QpMap<ConnectionId>,
     /// Connections that wait for completions without solicited notifications.
     pub(super) eager: PendingSet<ConnectionId>,
     /// The open devices.
@@ -66,7 +66,7 @@ impl Transport {
         Self {
             ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
-            queue_pairs: HashMap::new(),
+            queue_pairs: QpMap::new(),
             eager: PendingSet::new(),
             open,
             lost: Vec::new(),

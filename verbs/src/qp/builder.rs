@@ -28,7 +28,7 @@ use crate::{
     quirk,
     srq::{Kind, SharedReceiveQueue, SrqInner, TagMatchingQueue},
     work::MAX_SGE,
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QueueId},
 };
 
 /// Builder of a [`QueuePair`].
@@ -337,7 +337,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             entries.begin_use();
         }
         // Allocated only now: the device has checked the numbers.
-        let id = QpId::next();
+        let owned = OwnedQpId::new();
+        let id = owned.id();
         let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
         let send = QueueParts {
             reservation: send_entries,
@@ -354,6 +355,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let mut inner = unsafe {
             Inner::new(
                 raw,
+                owned,
                 send,
                 receive,
                 attr.cap.max_inline_data,

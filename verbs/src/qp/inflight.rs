@@ -13,6 +13,7 @@ use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 /// Nearly every device completes the work of one queue in order. Assumption: a completion also
 /// covers all earlier requests. They are unsignaled, or their completion was dropped unread. Where
 /// order is not guaranteed, a completion covers its own request only.
+#[repr(C)]
 pub(crate) struct InFlight<W> {
     cursor: Cursor<W>,
     // The oldest request.
@@ -37,6 +38,7 @@ unsafe impl<W: Sync> Sync for InFlight<W> {}
 /// Where the next request goes.
 ///
 /// Until `stop` there is nothing to look at: neither how much is in flight, nor where the ring ends.
+#[repr(C)]
 pub(crate) struct Cursor<W> {
     // The next request.
     pub(crate) tail: WrId,
@@ -86,7 +88,7 @@ impl<W> InFlight<W> {
         let (head, unordered) = match order {
             Order::Posted => (first, None),
             Order::Any => {
-                let foreign = QueueId::send(QpId::next()).wr_id(0);
+                let foreign = QueueId::send(QpId::NONE).wr_id(0);
                 (
                     foreign,
                     Some(Box::new(Unordered::new(first, slots.count()))),
@@ -360,6 +362,12 @@ impl<W> fmt::Debug for InFlight<W> {
             .field("limit", &self.limit())
             .finish()
     }
+}
+
+#[cfg(test)]
+impl<W> InFlight<W> {
+    /// Offset of the first byte that neither a post nor a completion in order touches.
+    pub(crate) const HOT_END: usize = std::mem::offset_of!(Self, slots) + size_of::<usize>();
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! | [`Psn`], [`QpNum`], [`AckTimeout`], [`RetryCount`], [`RnrRetry`], [`RnrTimer`] | their numbers, checked at construction |
 //! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
 //! | [`QpHandle`] | its shareable part |
+//! | [`QpId`], [`QpMap`] | its identity in completions; values by identity |
 //! | [`Batch`], [`RecvBatch`], [`ExtendedBatch`] | requests posted together |
 //! | [`Completed`], [`Completion`], [`Failed`], [`Leftover`] | work returned |
 //! | [`Explanation`] | a failed request, explained by the attributes of its queue pair |
@@ -41,6 +42,7 @@ mod handle;
 pub(crate) mod inflight;
 mod legal;
 mod limits;
+mod map;
 mod member;
 mod modify;
 mod multicast;
@@ -72,6 +74,7 @@ pub use flags::QpFlags;
 #[cfg(feature = "flight-recorder")]
 pub use flight_recorder::FlightRecord;
 pub use handle::QpHandle;
+pub use map::QpMap;
 pub use multicast::Multicast;
 pub use pair::{Completed, QueuePair};
 pub use query::{QpAttr, QpCap, WrOpcode};

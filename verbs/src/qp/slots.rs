@@ -12,6 +12,7 @@ use crate::wr_id::WrId;
 /// number.
 ///
 /// The owner tracks the initialised slots.
+#[repr(C)]
 pub(super) struct Slots<W> {
     // One word, since each memory access costs more than a shift.
     // INVARIANT: the address of the first of `count` slots, at least two, allocated, and freed in

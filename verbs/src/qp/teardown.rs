@@ -19,7 +19,7 @@ use crate::{
     cq::{CompletionQueue, WorkCompletion},
     error::{Error, Refused, Result},
     quirk,
-    wr_id::{QpId, QueueId},
+    wr_id::{OwnedQpId, QueueId},
 };
 
 /// Work returned without completions, because its queue pair has been
@@ -215,7 +215,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
         // The device has not used the works since the reset. Old completions, not polled yet or
         // held, carry the former id.
-        let id = QpId::next();
+        send.id = OwnedQpId::new();
+        let id = send.id.id();
         let leftover = Leftover {
             send: send.in_flight.restart(QueueId::send(id)),
             receive: receive.in_flight.restart(QueueId::receive(id)),

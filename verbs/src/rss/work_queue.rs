@@ -22,7 +22,7 @@ use crate::{
     quirk,
     recv_limits::RecvLimits,
     work::{MAX_SGE, Scatter, SgeList},
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QpId, QueueId},
 };
 
 bitflags! {
@@ -68,6 +68,7 @@ pub struct WorkQueue<RW: Send + 'static = Buf> {
     // this is dropped.
     in_flight: InFlight<RW>,
     limits: RecvLimits,
+    id: OwnedQpId,
 }
 
 /// The part shared with indirection tables.
@@ -197,7 +198,7 @@ impl WorkQueueBuilder<'_> {
         let raw = cvt_ptr(CALL, raw).map_err(|err| {
             hint::limits::work_queue(err.detail(detail), ctx, self.max_wr, self.max_sge)
         })?;
-        let id = QpId::next();
+        let id = OwnedQpId::new();
         let inner = WqInner {
             raw,
             parked: Mutex::default(),
@@ -207,11 +208,12 @@ impl WorkQueueBuilder<'_> {
         Ok(WorkQueue {
             inner: Arc::new(inner),
             in_flight: InFlight::new(
-                QueueId::receive(id),
+                QueueId::receive(id.id()),
                 self.max_wr,
                 Order::of_receives(self.pd.context()),
             ),
             limits: RecvLimits::new(self.pd, self.max_sge),
+            id,
         })
     }
 }
@@ -316,7 +318,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         }
         // The device has not used the works since the reset. Old completions, not polled yet or
         // held, carry the former id.
-        Ok(self.in_flight.restart(QueueId::receive(QpId::next())))
+        self.id = OwnedQpId::new();
+        Ok(self.in_flight.restart(QueueId::receive(self.id.id())))
     }
 
     fn modify(&mut self, state: ibv_wq_state) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::{
     recv_limits::RecvLimits,
     recv_list::RecvList,
     work::MAX_SGE,
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QueueId},
     xrcd::XrcDomain,
 };
 
@@ -148,10 +148,10 @@ pub(super) unsafe fn adopt<RW: Send + 'static>(
     kind: Kind,
     pd: &ProtectionDomain,
 ) -> SharedReceiveQueue<RW> {
-    let id = QpId::next();
+    let id = OwnedQpId::new();
     let inner = SrqInner {
         raw,
-        queue: QueueId::receive(id),
+        queue: QueueId::receive(id.id()),
         id,
         limits: RecvLimits::shared(pd, max_sge),
         parked: Mutex::default(),

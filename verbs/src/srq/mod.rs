@@ -44,7 +44,7 @@ use crate::{
     recv_limits::RecvLimits,
     recv_list::RecvList,
     work::{Scatter, SgeList},
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QpId, QueueId},
     xrcd::XrcDomain,
 };
 
@@ -100,7 +100,7 @@ pub(crate) struct SrqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_srq>,
     queue: QueueId,
-    id: QpId,
+    id: OwnedQpId,
     limits: RecvLimits,
     /// The work in flight, after the drop of its owner.
     parked: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -142,7 +142,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// The name of this queue in this process. Completions of its receives carry the name, as if it
     /// were a queue pair's.
     pub fn id(&self) -> QpId {
-        self.inner.id
+        self.inner.id.id()
     }
 
     /// The protection domain of the queue.

@@ -106,9 +106,9 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         let id = wc.wr_id();
         let event = if id.queue() == self.srq.inner.queue {
             self.untagged(&wc)
-        } else if id.queue() == QueueId::receive(self.id) {
+        } else if id.queue() == QueueId::receive(self.id.id()) {
             self.tagged(&wc)
-        } else if id.queue() == QueueId::send(self.id) {
+        } else if id.queue() == QueueId::send(self.id.id()) {
             self.operated(&wc)
         } else {
             None

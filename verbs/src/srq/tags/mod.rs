@@ -23,7 +23,7 @@ use crate::{
     pd::ProtectionDomain,
     recv_limits::RecvLimits,
     work::{MAX_SGE, Scatter, SgeList},
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QueueId},
 };
 
 pub use self::{
@@ -82,7 +82,7 @@ const POST: &str = "ibv_post_srq_ops";
 pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
     srq: SharedReceiveQueue<RW>,
     /// Names the tagged buffers, as receives, and the operations on their list, as sends.
-    id: QpId,
+    id: OwnedQpId,
     // INVARIANT: holds the work of every tagged buffer still open to the device's writes. Parked in
     // the shared part of `srq` when this is dropped.
     entries: Slab<TagListEntry<RW>>,
@@ -256,7 +256,7 @@ impl ProtectionDomain {
         let srq = unsafe { adopt(raw, max_wr, max_sge, books, Kind::TagMatching, self) };
         Ok(TagMatchingQueue {
             srq,
-            id: QpId::next(),
+            id: OwnedQpId::new(),
             entries: Slab::new(max_num_tags),
             operations: Slab::new(max_ops),
             next: 0,
@@ -355,7 +355,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         };
         let mut wr = ffi::ibv_ops_wr::zeroed();
         wr.opcode = op::IBV_WR_TAG_ADD;
-        wr.tm.add.recv_wr_id = QueueId::receive(self.id).wr_id(slot).0;
+        wr.tm.add.recv_wr_id = QueueId::receive(self.id.id()).wr_id(slot).0;
         wr.tm.add.sg_list = sges.as_mut_ptr();
         wr.tm.add.num_sge = sges.count();
         wr.tm.add.tag = tag;
@@ -453,7 +453,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
                 "every operation that the queue can hold is in flight; poll the completion queue";
             return Err(Error::would_block(POST, reason));
         };
-        wr.wr_id = QueueId::send(self.id).wr_id(slot).0;
+        wr.wr_id = QueueId::send(self.id.id()).wr_id(slot).0;
         wr.flags = FLAGS as i32;
         wr.tm.unexpected_cnt = self.unexpected;
         let mut bad = BadWr::new();
