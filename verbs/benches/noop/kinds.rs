@@ -6,13 +6,16 @@ use verbs::{
     cq::{ExtendedCq, WcFields},
     mr::{BufPool, LocalPool, PoolBuf},
     op::{self, SendOps},
-    qp::QueuePairBuilder,
+    qp::{QpId, QpMap, QueuePairBuilder},
 };
 
 use crate::{BATCH, DEPTH, LENGTH, Loop, Result, bring_up, sent};
 
 /// Length of the pool, in buffers.
 const POOL: usize = 64;
+
+/// Depth of each of many queue pairs.
+const MANY_DEPTH: u32 = 16;
 
 /// One kind of work, with the objects of its loop.
 pub(crate) trait Kind: Sized + 'static {
@@ -248,6 +251,62 @@ impl Kind for ExtendedPoll {
                 while let Some(wc) = polled.next()? {
                     let buf = sent(&mut self.qp, wc.into_work_completion())?;
                     self.bufs.push(buf);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends on many queue pairs in turn, with completions on one queue: each queue pair is found by its completion.
+pub(crate) struct ManyPairs {
+    cq: CompletionQueue,
+    pairs: QpMap<(QueuePair<verbs::Rc, Rts>, Option<Buf>)>,
+    ids: Vec<QpId>,
+    next: usize,
+}
+
+impl ManyPairs {
+    fn with(ctx: &Context, count: u32) -> Result<Self> {
+        let pd = ctx.alloc_pd()?;
+        let cq = ctx.cq_builder(count * 2 * MANY_DEPTH).batch(1).create()?;
+        let mut pairs = QpMap::new();
+        let mut ids = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let builder = pd.qp_builder::<verbs::Rc>(&cq, &cq);
+            let qp = builder.max_send_wr(MANY_DEPTH).max_recv_wr(MANY_DEPTH);
+            let qp = bring_up(qp.create()?)?;
+            ids.push(qp.id());
+            pairs.insert(qp.id(), (qp, Some(pd.alloc_buf(LENGTH as usize)?)));
+        }
+        Ok(Self {
+            cq,
+            pairs,
+            ids,
+            next: 0,
+        })
+    }
+
+    /// The loop over `pairs` queue pairs.
+    pub(crate) fn boxed(ctx: &Context, pairs: u32) -> Result<Loop> {
+        let mut kind = Self::with(ctx, pairs)?;
+        Ok(Box::new(move |count| kind.run(count)))
+    }
+
+    fn run(&mut self, count: u32) -> Result<()> {
+        for _ in 0..count {
+            let id = self.ids[self.next];
+            self.next = (self.next + 1) % self.ids.len();
+            let (qp, buf) = self.pairs.get_mut(id).ok_or("no such queue pair")?;
+            let buf = buf.take().ok_or("a queue pair has lost its buffer")?;
+            qp.post(op::Send::new(buf)).map_err(|it| it.error)?;
+            loop {
+                let first = self.cq.poll()?.next();
+                if let Some(wc) = first {
+                    let pair = self.pairs.get_mut(wc.qp_id());
+                    let (qp, buf) = pair.ok_or("the completion is of no queue pair")?;
+                    *buf = Some(sent(qp, wc)?);
+                    break;
                 }
             }
         }

@@ -70,6 +70,8 @@ fn of_case(ctx: &Context, case: &str) -> Result<Loop> {
         "local-pool-send" => return kinds::LocalPoolSend::boxed(ctx),
         "srq-recv" => return kinds::SharedReceive::boxed(ctx),
         "extended-send" => return kinds::ExtendedSend::boxed(ctx),
+        "1000-pairs" => return kinds::ManyPairs::boxed(ctx, 1_000),
+        "10000-pairs" => return kinds::ManyPairs::boxed(ctx, 10_000),
         "extended-poll" => return kinds::ExtendedPoll::boxed(ctx),
         _ => return Err("no such case".into()),
     };

@@ -497,6 +497,71 @@ static void books_cq_ex(long count)
 	}
 }
 
+/* Many queue pairs on one completion queue: a request's identifier has the index of its queue pair. */
+
+enum { MANY_DEPTH = 16 };
+
+struct pair {
+	struct ibv_qp *qp;
+	struct books books;
+	struct buffer buffer;
+};
+
+static struct pair *pairs;
+static long pair_count, next_pair;
+
+static void make_pairs(void)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+
+	cq = ibv_create_cq(pd->context, pair_count * 2 * MANY_DEPTH, NULL, NULL, 0);
+	if (!cq)
+		fail("ibv_create_cq");
+	cq_books.size = pair_count * 2 * MANY_DEPTH;
+	init.send_cq = init.recv_cq = cq;
+	init.cap.max_send_wr = init.cap.max_recv_wr = MANY_DEPTH;
+	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+	pairs = calloc(pair_count, sizeof(*pairs));
+	for (long i = 0; i < pair_count; i++) {
+		void *addr = calloc(1, LENGTH);
+		struct ibv_mr *mr = ibv_reg_mr(pd, addr, LENGTH, IBV_ACCESS_LOCAL_WRITE);
+
+		pairs[i].qp = ibv_create_qp(pd, &init);
+		if (!mr || !pairs[i].qp)
+			fail("creating a queue pair");
+		open_books(&pairs[i].books, i);
+		pairs[i].books.mask = MANY_DEPTH - 1;
+		pairs[i].books.limit = MANY_DEPTH;
+		pairs[i].buffer = (struct buffer){ addr, LENGTH, mr->lkey, PROGRAM };
+	}
+}
+
+static void books_pairs(long count)
+{
+	struct ibv_wc wc;
+
+	for (long i = 0; i < count; i++) {
+		struct pair *pair = &pairs[next_pair];
+
+		next_pair = (next_pair + 1) % pair_count;
+		if (!may_post(&pair->books, &pair->buffer))
+			fail("keeping the books");
+		qp = pair->qp;
+		if (bare_send(&pair->buffer, next_id(&pair->books)))
+			fail("posting");
+		enter(&pair->books, &pair->buffer);
+		poll(&wc, 1);
+
+		struct books *books = &pairs[wc.wr_id >> SEQUENCE_BITS].books;
+		uint32_t ahead = (wc.wr_id - books->head) & ((1u << SEQUENCE_BITS) - 1);
+
+		if (ahead >= books->tail - books->head || wc.status != IBV_WC_SUCCESS)
+			fail("a request");
+		books->cq->used--;
+		leave(books);
+	}
+}
+
 /* Registration of 1 GiB, touched before. */
 
 static double now(void)
@@ -554,6 +619,8 @@ static double chunk(const char *name, long count)
 		books_extended(count);
 	else if (!strcmp(name, "books-cq-ex"))
 		books_cq_ex(count);
+	else if (strstr(name, "-pairs"))
+		books_pairs(count);
 	else
 		fail(name);
 	return (now() - begin) / count;
@@ -584,7 +651,11 @@ int main(int argc, char **argv)
 		for (long i = 0; i < chunks; i++)
 			times[i] = registration();
 	} else {
-		make_objects(argv[2]);
+		pair_count = strstr(argv[2], "-pairs") ? atol(argv[2]) : 0;
+		if (pair_count)
+			make_pairs();
+		else
+			make_objects(argv[2]);
 		open_books(&send_books, 2);
 		open_books(&recv_books, 3);
 		for (long i = 0; i < chunks; i++)

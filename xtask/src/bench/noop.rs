@@ -56,7 +56,7 @@ enum Bars {
     Shared,
 }
 
-const CONTESTS: [Contest; 16] = [
+const CONTESTS: [Contest; 18] = [
     contest("send", "send", "bare-send", Bars::Bare),
     contest("16 sends", "send-batch", "bare-send-batch", Bars::Bare),
     contest(
@@ -110,6 +110,18 @@ const CONTESTS: [Contest; 16] = [
         "16 completions, extended",
         "extended-poll",
         "books-cq-ex",
+        Bars::Kind(1.5),
+    ),
+    contest(
+        "send, 1,000 QPs",
+        "1000-pairs",
+        "1000-pairs",
+        Bars::Kind(1.5),
+    ),
+    contest(
+        "send, 10,000 QPs",
+        "10000-pairs",
+        "10000-pairs",
         Bars::Kind(1.5),
     ),
     contest("unsafe send", "floor-send", "bare-send", Bars::Floor),
@@ -238,6 +250,7 @@ pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
             rows.push(allocations(programs, &contest)?);
         }
     }
+    rows.push(cache_lines(programs, "10000-pairs")?);
     for (depth, limit) in MEMORY {
         let bytes = |side| one_number(&mut programs.run(side, "memory", depth, 1));
         rows.push(Row {
@@ -251,6 +264,45 @@ pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Cache lines touched for each operation on one of many queue pairs in turn.
+fn cache_lines(programs: &Programs, case: &'static str) -> Result<Row> {
+    let lines = |side| {
+        let missed = |count| program::cache_misses(&programs.run(side, case, count, 1));
+        Ok::<_, anyhow::Error>((missed(MANY)? - missed(FEW)?) / f64::from(MANY - FEW))
+    };
+    Ok(Row {
+        case: "send, 10,000 QPs".to_owned(),
+        unit: "cache lines",
+        ours: lines(Side::Ours)?,
+        reference: Some(lines(Side::Reference)?),
+        bar: Some(Bar::Added(1.0)),
+    })
+}
+
+/// Instructions and allocations of each of our cases, for one operation.
+pub(super) fn counts(programs: &Programs) -> Result<BTreeMap<&'static str, Count>> {
+    let ours = cases().into_iter().filter(|(side, _)| *side == Side::Ours);
+    ours.map(|(side, case)| {
+        let instructions = instructions_of(programs, side, case)?;
+        let allocations = allocations_of(programs, case)?;
+        Ok((
+            case,
+            Count {
+                instructions,
+                allocations,
+            },
+        ))
+    })
+    .collect()
+}
+
+/// Cost of one operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Count {
+    pub(super) instructions: f64,
+    pub(super) allocations: f64,
+}
+
 /// The distinct cases of both programs.
 fn cases() -> BTreeSet<(Side, &'static str)> {
     let pairs = CONTESTS
@@ -262,11 +314,14 @@ fn cases() -> BTreeSet<(Side, &'static str)> {
 fn instructions(programs: &Programs) -> Result<Figures> {
     let mut figures = Figures::new();
     for (side, case) in cases() {
-        let count = |count| program::instructions(&programs.run(side, case, count, 1));
-        let per_operation = (count(MANY)? - count(FEW)?) / f64::from(MANY - FEW);
-        figures.insert((side, case), per_operation);
+        figures.insert((side, case), instructions_of(programs, side, case)?);
     }
     Ok(figures)
+}
+
+fn instructions_of(programs: &Programs, side: Side, case: &str) -> Result<f64> {
+    let count = |count| program::instructions(&programs.run(side, case, count, 1));
+    Ok((count(MANY)? - count(FEW)?) / f64::from(MANY - FEW))
 }
 
 /// For each case, the smallest of the runs' median chunk times.
@@ -287,15 +342,19 @@ fn times(programs: &Programs) -> Result<Figures> {
 }
 
 fn allocations(programs: &Programs, contest: &Contest) -> Result<Row> {
-    let numbers = program::numbers(&mut programs.run(Side::Ours, contest.ours, COUNT, 1))?;
-    let count = *numbers.get(1).context("a program printed too little")?;
     Ok(Row {
         case: contest.title.to_owned(),
         unit: "allocations",
-        ours: count / f64::from(COUNT),
+        ours: allocations_of(programs, contest.ours)?,
         reference: Some(0.0),
         bar: Some(Bar::Total(0.0)),
     })
+}
+
+fn allocations_of(programs: &Programs, case: &str) -> Result<f64> {
+    let numbers = program::numbers(&mut programs.run(Side::Ours, case, COUNT, 1))?;
+    let count = *numbers.get(1).context("a program printed too little")?;
+    Ok(count / f64::from(COUNT))
 }
 
 fn one_number(command: &mut Command) -> Result<f64> {

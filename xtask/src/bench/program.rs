@@ -92,6 +92,37 @@ pub(super) fn instructions(command: &Command) -> Result<f64> {
     collected(&text).with_context(|| format!("callgrind counted nothing:\n{text}"))
 }
 
+/// Number of cache lines read and written by a program for the first time, or again after 32 KiB of others; counted by
+/// cachegrind.
+pub(super) fn cache_misses(command: &Command) -> Result<f64> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind
+        .args(["--tool=cachegrind", "--cache-sim=yes"])
+        .args([
+            "--D1=32768,8,64",
+            "--I1=32768,8,64",
+            "--LL=8388608,16,64",
+            "--cachegrind-out-file=/dev/null",
+            "--log-fd=1",
+        ])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        valgrind.env(name, value.unwrap_or_default());
+    }
+    let text = process::output(&mut valgrind)?;
+    missed(&text).with_context(|| format!("cachegrind counted nothing:\n{text}"))
+}
+
+/// The number of misses of the data cache in cachegrind's output.
+fn missed(text: &str) -> Option<f64> {
+    let (_, rest) = text
+        .lines()
+        .find_map(|line| line.split_once("D1  misses:"))?;
+    let number = rest.split_whitespace().next()?;
+    number.replace(',', "").parse().ok()
+}
+
 /// The instruction count in callgrind's output.
 fn collected(text: &str) -> Option<f64> {
     let (_, count) = text
@@ -109,5 +140,13 @@ mod tests {
         let text = "6.823 6.823\n==1== Events    : Ir\n==1== Collected : 9475088\n==1==\n";
         assert_eq!(collected(text), Some(9_475_088.0));
         assert_eq!(collected("==1== Command: x\n"), None);
+    }
+
+    #[test]
+    fn missed_of_cachegrind_output_is_the_first_number() {
+        let text =
+            "==2== D   refs:  1\n==2== D1  misses:   1,953,781  ( 1,445,354 rd + 508,427 wr)\n";
+        assert_eq!(missed(text), Some(1_953_781.0));
+        assert_eq!(missed("==2== D1  miss rate: 5%\n"), None);
     }
 }
