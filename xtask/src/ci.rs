@@ -11,7 +11,7 @@ use crate::output;
 use crate::stack::Stack;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{bare_machine, codegen, dependencies, fuzz, packages, semver, test, tidy};
+use crate::{bare_machine, bench, codegen, dependencies, fuzz, packages, semver, test, tidy};
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
@@ -67,6 +67,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("packages", || packages::run(&workspace));
     stages.check("bare machine", || bare_machine::run(&workspace, long));
     stages.check("semver", || semver::run_if_possible(&workspace));
+    stages.check("counts", || bench::run_counts(&workspace, true));
     test::run_stages_of_nightly(&workspace, &mut stages);
     test::arm64::run_stage(&workspace, &mut stages);
     let preparation = preparation.as_ref();

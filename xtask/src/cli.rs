@@ -38,12 +38,12 @@ pub(crate) enum Command {
     },
     /// Run the tests: on the host, and in guests with a software RDMA device
     Test(test::Options),
-    /// Measure the crates against C programs; not part of `ci`
+    /// Measure the crates against C programs; only `counts` is part of `ci`
     Bench {
         /// Set of benchmarks
         #[arg(value_enum)]
         name: bench::Name,
-        /// Exit with an error if a bar is missed
+        /// Exit with an error if a bar is missed, or a count differs from the table
         #[arg(long)]
         check: bool,
         /// Skip measurements in guests

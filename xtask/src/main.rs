@@ -80,7 +80,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             host_only,
             long,
         } => {
-            let is_met = bench::run(name, host_only, long)?;
+            let is_met = bench::run(name, check, host_only, long)?;
             return Ok(verdict(is_met || !check));
         }
         Command::Tidy => tidy::run(&workspace::Workspace::load()?)?,

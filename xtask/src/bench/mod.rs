@@ -6,6 +6,7 @@
 mod chart;
 mod conditions;
 mod connections;
+mod counts;
 mod guest;
 mod idle_connections;
 mod noop;
@@ -26,7 +27,9 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::workspace::Workspace;
+
 use conditions::Conditions;
+pub(crate) use counts::run as run_counts;
 use row::Row;
 use soft_roce::setup::{self, Group};
 
@@ -45,6 +48,8 @@ pub(crate) enum Name {
     Softnic,
     /// Many streams, peers and sockets on softnic, on this machine
     Scale,
+    /// Instructions of each kind of work: written to `ci/counts.txt`, or compared with it by `--check`
+    Counts,
 }
 
 impl Name {
@@ -56,12 +61,13 @@ impl Name {
             Self::Cm => "cm",
             Self::Softnic => "softnic",
             Self::Scale => "scale",
+            Self::Counts => "counts",
         }
     }
 }
 
 /// Runs a set of benchmarks and prints the result. Returns whether every bar is met.
-pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
+pub(crate) fn run(name: Name, check: bool, host_only: bool, long: bool) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Bench])?;
     let workspace = Workspace::load()?;
     let folder = workspace.target().join("bench");
@@ -86,6 +92,7 @@ pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
         }
         Name::Softnic => softnic::measure(&workspace)?,
         Name::Scale => scale::measure(&workspace)?,
+        Name::Counts => return counts::run(&workspace, check).map(|()| true),
     };
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();
