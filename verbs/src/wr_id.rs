@@ -15,7 +15,7 @@ use std::{
 /// The identity of a queue pair in this process, never reused. Both its queues share one; a shared receive queue and a work
 /// queue have one, too.
 ///
-/// The [index](Self::index) finds what a program keeps for the queue pair of a completion without a search:
+/// The [index](Self::index) finds the program's value for the queue pair of a completion without a search:
 /// [`QpMap`](crate::qp::QpMap).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpId(u64);

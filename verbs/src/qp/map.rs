@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::wr_id::QpId;
 
-/// What a program keeps for each queue pair, found by the [identity](QpId) in a completion: by its
+/// Values of a program, one for each queue pair, found by the [identity](QpId) in a completion: by its
 /// [index](QpId::index), without a hash or a search.
 ///
 /// A removed or [reset](crate::QueuePair::to_reset) queue pair's late completions find nothing, also when another queue pair
