@@ -51,6 +51,8 @@ pub mod cm;
 pub mod engine;
 mod fabric;
 mod failure;
+#[doc(hidden)]
+pub mod keeper;
 mod mix;
 mod seed;
 #[doc = include_str!("../GUIDE.md")]

@@ -75,6 +75,8 @@ pub(crate) struct Sequence {
     seed: Seed,
     /// Half of the bits of a number, at most 16.
     half_bits: u32,
+    /// Bits above those of the permutation, the same in each number.
+    prefix: u32,
     /// Number of numbers drawn.
     drawn: u32,
 }
@@ -85,6 +87,7 @@ impl Sequence {
         Self {
             seed,
             half_bits: 12,
+            prefix: 0,
             drawn: 0,
         }
     }
@@ -94,8 +97,20 @@ impl Sequence {
         Self {
             seed,
             half_bits: 16,
+            prefix: 0,
             drawn: 0,
         }
+    }
+
+    /// Restricts the numbers to those whose first byte is `slot`.
+    pub(crate) fn restrict(&mut self, slot: u8) {
+        self.half_bits -= 4;
+        self.prefix = u32::from(slot) << (2 * self.half_bits);
+    }
+
+    /// Number of different numbers.
+    pub(crate) fn count(&self) -> u64 {
+        1 << (2 * self.half_bits)
     }
 
     /// Draws the next number.
@@ -108,7 +123,7 @@ impl Sequence {
             (high, low) = (low, high ^ u32::from_be_bytes([a, b, c, d]) & mask);
         }
         self.drawn = self.drawn.wrapping_add(1);
-        high << self.half_bits | low
+        self.prefix | high << self.half_bits | low
     }
 }
 
@@ -149,6 +164,19 @@ mod tests {
             };
             let all: BTreeSet<_> = (0..1 << 12).map(|_| sequence.draw()).collect();
             assert!(all.into_iter().eq(0..1 << 12));
+        }
+    }
+
+    #[test]
+    fn restricted_numbers_have_the_slot_as_their_first_byte() {
+        for (mut sequence, bits) in [
+            (Sequence::of_24_bits(7.into()), 16),
+            (Sequence::of_32_bits(7.into()), 24),
+        ] {
+            sequence.restrict(0xa5);
+            let drawn: BTreeSet<_> = (0..1 << 16).map(|_| sequence.draw()).collect();
+            assert_eq!(drawn.len(), 1 << 16);
+            assert!(drawn.iter().all(|number| number >> bits == 0xa5));
         }
     }
 

@@ -7,6 +7,7 @@
 mod buffers;
 pub mod command;
 mod files;
+mod keeper;
 mod names;
 mod providers;
 mod rates;

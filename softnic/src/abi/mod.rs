@@ -18,6 +18,7 @@ mod cq_ex;
 mod device;
 mod event;
 mod event_queue;
+mod fork;
 mod functions;
 mod memory;
 mod mr;
@@ -37,6 +38,7 @@ mod undefined;
 mod unsupported;
 mod xrcd;
 
+pub(crate) use fork::close_in_children;
 pub(crate) use memory::ProcessMemory;
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod headers;
+mod keeper;
 mod socket;
 
 use std::{
@@ -20,9 +21,14 @@ use std::{
 };
 
 use headers::Headers;
+pub(crate) use keeper::{Keeper, Slot};
+use socket::Management;
 pub(crate) use socket::{Link, Readiness};
 
-use crate::wire::{Frame, Identifier, PORT, WireError};
+use crate::{
+    keeper::Will,
+    wire::{Frame, Identifier, PORT, WireError},
+};
 
 /// Maximum length of a datagram: a payload of 4096 bytes with the longest headers, an ICRC, and some more.
 const MAX_DATAGRAM: usize = 4096 + 256;
@@ -42,6 +48,19 @@ pub(crate) struct Carrier {
     received: Vec<u8>,
     /// Identifications of received packets.
     identifier: Identifier,
+    /// The slot of an address shared with other processes, and the connection to the keeper.
+    shared: Option<(u8, Arc<Keeper>)>,
+}
+
+/// Result of a look for a datagram forwarded by the keeper.
+#[derive(Debug)]
+pub(crate) enum Forward<'a> {
+    /// An IP packet.
+    Packet(&'a [u8]),
+    /// None is pending.
+    Nothing,
+    /// The keeper has ended: the process has no port any more.
+    Ended,
 }
 
 impl Carrier {
@@ -51,12 +70,50 @@ impl Carrier {
     /// - [`io::ErrorKind::AddrInUse`]: another process, or the kernel's driver `rdma_rxe`, has the port.
     /// - [`io::ErrorKind::AddrNotAvailable`]: the machine does not have the address.
     pub(crate) fn bind(local: IpAddr) -> io::Result<Self> {
-        Ok(Self {
+        Ok(Self::new(local, Link::bind(local)?, None))
+    }
+
+    /// Uses a slot of an address.
+    ///
+    /// # Errors
+    /// - The process has too many descriptors.
+    pub(crate) fn of_slot(local: IpAddr, slot: Slot) -> io::Result<Self> {
+        let link = Link::new(slot.socket, Some(slot.management))?;
+        let shared = (slot.number, Arc::new(slot.keeper));
+        Ok(Self::new(local, link, Some(shared)))
+    }
+
+    fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<Keeper>)>) -> Self {
+        Self {
             local,
-            link: Arc::new(Link::bind(local)?),
+            link: Arc::new(link),
             received: Vec::new(),
             identifier: Identifier::default(),
-        })
+            shared,
+        }
+    }
+
+    /// The slot and the keeper of a shared address.
+    pub(crate) fn shared(&self) -> Option<&(u8, Arc<Keeper>)> {
+        self.shared.as_ref()
+    }
+
+    /// Whether a queue pair at the address is of another process, or may be: queue pair 1 is the keeper's.
+    pub(crate) fn is_elsewhere(&self, qp_num: u32) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|(slot, _)| qp_num >> 16 != u32::from(*slot))
+    }
+
+    /// Sets the packet that the keeper sends after the end of this process, or removes it.
+    pub(crate) fn set_will(&self, id: u32, packet: Option<(IpAddr, &[u8])>) {
+        let Some((_, keeper)) = &self.shared else {
+            return;
+        };
+        let will = packet.and_then(|(to, packet)| {
+            let datagram = packet.get(Headers::len(self.local)..)?.to_vec();
+            Some(Will { to, datagram })
+        });
+        keeper.set_will(id, will);
     }
 
     /// The socket, for a thread that waits for datagrams.
@@ -105,20 +162,43 @@ impl Carrier {
         for _ in 0..MAX_SKIPPED {
             self.received.resize(start + MAX_DATAGRAM, 0);
             let (len, from) = self.link.receive(self.received.get_mut(start..)?)?;
-            let headers = Headers {
-                src: from.ip(),
-                src_port: from.port(),
-                dst: self.local,
-                identification: 0,
-                dont_fragment: true,
-            };
-            // A longer datagram has been cut off.
-            let packet = self.received.get_mut(..start + len);
-            if packet.is_some_and(|packet| complete(packet, headers, &mut self.identifier)) {
+            if self.complete(start + len, from) {
                 return self.received.get(..start + len);
             }
         }
         None
+    }
+
+    /// Takes the next datagram forwarded by the keeper. Datagrams that are no frames are skipped.
+    pub(crate) fn receive_forwarded(&mut self) -> Forward<'_> {
+        let start = Headers::len(self.local);
+        loop {
+            self.received.resize(start + MAX_DATAGRAM, 0);
+            let datagram = self.received.get_mut(start..).unwrap_or_default();
+            let (len, from) = match self.link.receive_management(datagram) {
+                Management::Datagram(len, from) => (len, from),
+                Management::Nothing => return Forward::Nothing,
+                Management::Ended => return Forward::Ended,
+            };
+            if self.complete(start + len, from) {
+                let packet = self.received.get(..start + len);
+                return packet.map_or(Forward::Nothing, Forward::Packet);
+            }
+        }
+    }
+
+    /// Writes the headers in front of a received datagram. Returns false if the packet is no frame, or was longer than the
+    /// buffer.
+    fn complete(&mut self, len: usize, from: SocketAddr) -> bool {
+        let headers = Headers {
+            src: from.ip(),
+            src_port: from.port(),
+            dst: self.local,
+            identification: 0,
+            dont_fragment: true,
+        };
+        let packet = self.received.get_mut(..len);
+        packet.is_some_and(|packet| complete(packet, headers, &mut self.identifier))
     }
 }
 

@@ -9,24 +9,21 @@ use std::{
 
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
-    net::{
-        RecvFlags, recvfrom,
-        sockopt::{
-            Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
-            set_socket_recv_buffer_size, set_socket_send_buffer_size,
-        },
-    },
+    io::Errno,
+    net::{RecvFlags, recv, recvfrom},
 };
 
-use crate::wire::PORT;
-
-/// Requested length of the kernel's buffers, in bytes. The kernel grants up to `net.core.rmem_max` and `wmem_max`.
-const BUFFER: usize = 8 << 20;
+use crate::{
+    keeper::{Forwarded, MAX_MESSAGE, open_port},
+    wire::PORT,
+};
 
 /// A bound socket, shared by the calls of the program and the receiving thread.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: UdpSocket,
+    /// Datagrams to queue pair 1, forwarded by the keeper of the address, if it has one.
+    management: Option<OwnedFd>,
     /// Readable once the link is closed.
     closed: OwnedFd,
     /// Number of calls of the program that have looked for datagrams, modulo 2^32.
@@ -36,25 +33,32 @@ pub(crate) struct Link {
 /// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
+    /// Datagrams are pending at the socket.
     Readable,
+    /// Datagrams from the keeper are pending, or the keeper has ended.
+    Management,
     Closed,
+}
+
+/// Result of a look for a datagram from the keeper.
+pub(super) enum Management {
+    /// Length of the datagram, and the sender.
+    Datagram(usize, SocketAddr),
+    Nothing,
+    /// The keeper has ended.
+    Ended,
 }
 
 impl Link {
     /// Binds the port of `RoCEv2` at an address.
     pub(super) fn bind(local: IpAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind(SocketAddr::new(local, PORT))?;
-        socket.set_nonblocking(true)?;
-        // Identification 0 and the flag DF, as the ICRC covers them.
-        match local {
-            IpAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?,
-            IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
-        }
-        // With less than requested, more frames are lost and sent again.
-        let _granted = set_socket_recv_buffer_size(&socket, BUFFER);
-        let _granted = set_socket_send_buffer_size(&socket, BUFFER);
+        Self::new(open_port(local, false)?, None)
+    }
+
+    pub(super) fn new(socket: UdpSocket, management: Option<OwnedFd>) -> io::Result<Self> {
         Ok(Self {
             socket,
+            management,
             closed: eventfd(0, EventfdFlags::CLOEXEC)?,
             polls: AtomicU32::new(0),
         })
@@ -78,26 +82,56 @@ impl Link {
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok())?;
                     return Some((len, from));
                 }
-                Err(rustix::io::Errno::AGAIN) => return None,
+                Err(Errno::AGAIN) => return None,
                 Err(_) => {}
             }
         }
         None
     }
 
+    /// Takes a datagram that the keeper has forwarded. A datagram longer than the buffer is skipped.
+    pub(super) fn receive_management(&self, buffer: &mut [u8]) -> Management {
+        let Some(management) = &self.management else {
+            return Management::Nothing;
+        };
+        let mut message = [0; MAX_MESSAGE];
+        loop {
+            let len = match recv(management, &mut message, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Management::Ended,
+                Ok((len, _)) => len,
+                Err(Errno::AGAIN) => return Management::Nothing,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Management::Ended,
+            };
+            let forwarded = message.get(..len).and_then(Forwarded::decode);
+            if let Some(Forwarded { from, datagram }) = forwarded
+                && let Some(start) = buffer.get_mut(..datagram.len())
+            {
+                start.copy_from_slice(datagram);
+                return Management::Datagram(datagram.len(), from);
+            }
+        }
+    }
+
     /// Waits until a datagram is pending or the link is closed.
     pub(crate) fn wait(&self) -> Readiness {
         loop {
-            let mut waiting = [
+            let mut waiting = vec![
                 PollFd::new(&self.closed, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
+            let management = self.management.iter();
+            waiting.extend(management.map(|fd| PollFd::new(fd, PollFlags::IN)));
             // Interrupted by no signal: the thread blocks all of them.
-            if poll(&mut waiting, None).is_err() || !waiting[0].revents().is_empty() {
+            if poll(&mut waiting, None).is_err() {
                 return Readiness::Closed;
             }
-            if !waiting[1].revents().is_empty() {
-                return Readiness::Readable;
+            let ready: Vec<_> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
+            match ready[..] {
+                [true, ..] => return Readiness::Closed,
+                [_, _, true] => return Readiness::Management,
+                [_, true, ..] => return Readiness::Readable,
+                _ => {}
             }
         }
     }

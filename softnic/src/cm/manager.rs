@@ -4,10 +4,12 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
 use super::{
+    claims::Claims,
     connection::{Connection, Phase},
     error::CmError,
     event::{CmEvent, Occurrence},
@@ -92,6 +94,13 @@ impl Manager {
             last_group: 0,
             is_removed: false,
         }
+    }
+
+    /// Shares the address with other managers: communication ids from now on have `slot` as their first byte, and ports are
+    /// bound after a claim.
+    pub fn share(&mut self, slot: u8, claims: Arc<dyn Claims>) {
+        self.id_nums.restrict(slot);
+        self.ports.share(claims);
     }
 
     /// Sets the times of connections made from now on.
@@ -318,6 +327,54 @@ impl Manager {
         self.events.retain(|event| event.id != num);
     }
 
+    /// The message that ends a connection if the process ends now, and the path to the peer; `None` without a connection. The
+    /// peer gets such a message from the kernel of an ended process.
+    pub fn last_message(&self, num: IdNum) -> Option<(Path, [u8; MAD_LEN])> {
+        let connection = self.live(num)?;
+        let ids = connection.ids;
+        let tid = match connection.phase {
+            Phase::Established => u64::from(num.0),
+            _ => connection.tid,
+        };
+        let reason = match connection.phase {
+            Phase::RequestSent => Reject::TIMEOUT,
+            _ => Reject::CONSUMER,
+        };
+        let message = match connection.phase {
+            Phase::Established => Message::Disconnect(ids, connection.dest_qp),
+            Phase::DisconnectReceived => Message::Disconnected(ids),
+            Phase::RequestSent
+            | Phase::RequestReceived
+            | Phase::ReplySent
+            | Phase::ReplyReceived => {
+                let reject = self.rejection(connection, reason, PrivateData::EMPTY);
+                Message::Reject(Box::new(reject))
+            }
+            Phase::DisconnectSent | Phase::TimeWait(_) | Phase::Idle => return None,
+        };
+        Some((connection.path, message.encode(tid)))
+    }
+
+    /// A rejection of a connection in its phase.
+    fn rejection(&self, connection: &Connection, reason: u16, private_data: PrivateData) -> Reject {
+        let info = match reason {
+            Reject::TIMEOUT => RejectInfo::Guid(self.ca_guid),
+            _ => RejectInfo::None,
+        };
+        let about = match connection.phase {
+            Phase::RequestReceived => Rejected::Request,
+            Phase::ReplyReceived => Rejected::Reply,
+            _ => Rejected::Other,
+        };
+        Reject {
+            ids: connection.ids,
+            about,
+            reason,
+            info,
+            private_data,
+        }
+    }
+
     /// Sends the message for the destruction of an identifier, by phase: REJ, DREQ, DREP or SIDR REP.
     fn leave_peer(&mut self, num: IdNum, now: Duration) {
         match self.ids.get(&num).map(|id| &id.state) {
@@ -365,24 +422,12 @@ impl Manager {
 
     /// Sends a rejection, and ends the connection.
     pub(super) fn refuse(&mut self, num: IdNum, reason: u16, data: PrivateData, now: Duration) {
-        let info = match reason {
-            Reject::TIMEOUT => RejectInfo::Guid(self.ca_guid),
-            _ => RejectInfo::None,
-        };
-        let Some(connection) = self.connection(num) else {
+        let Some(IdState::Connection(connection)) = self.ids.get(&num).map(|id| &id.state) else {
             return;
         };
-        let about = match connection.phase {
-            Phase::RequestReceived => Rejected::Request,
-            Phase::ReplyReceived => Rejected::Reply,
-            _ => Rejected::Other,
-        };
-        let reject = Reject {
-            ids: connection.ids,
-            about,
-            reason,
-            info,
-            private_data: data,
+        let reject = self.rejection(connection, reason, data);
+        let Some(connection) = self.connection(num) else {
+            return;
         };
         let (path, tid) = (connection.path, connection.tid);
         connection.pending = None;

@@ -39,6 +39,12 @@ impl CommIds {
     }
 }
 
+/// The ids of no connection.
+const NO_IDS: CommIds = CommIds {
+    local: 0,
+    remote: 0,
+};
+
 /// A message of the communication manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -73,6 +79,11 @@ const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
 impl Message {
+    /// The communication ids of an encoded message; of a message about a service of datagrams, other fields.
+    pub fn ids(bytes: &[u8; MAD_LEN]) -> CommIds {
+        Mad::decode(bytes).map_or(NO_IDS, |mad| CommIds::decode(&mad))
+    }
+
     /// Decodes a message and the transaction id; `None` for malformed and unknown messages, such as LAP and APR.
     pub fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
         let mad = Mad::decode(bytes)?;

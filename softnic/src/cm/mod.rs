@@ -19,6 +19,7 @@
 
 mod active;
 mod attributes;
+mod claims;
 mod connection;
 mod datagram;
 mod error;
@@ -44,6 +45,7 @@ mod service;
 mod timers;
 mod timing;
 
+pub use claims::Claims;
 pub use error::CmError;
 pub use event::{CmEvent, GroupId, Occurrence};
 pub use id::IdNum;

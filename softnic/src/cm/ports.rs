@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
-use super::{error::CmError, id::IdNum, port_space::PortSpace};
+use super::{claims::Claims, error::CmError, id::IdNum, port_space::PortSpace};
 
 /// Range of automatically chosen ports, the default of Linux.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
@@ -48,9 +49,23 @@ pub(super) struct Ports {
     owners: HashMap<(PortSpace, u16), Vec<Owner>>,
     /// The last automatically chosen port.
     last: u16,
+    /// Ports of other managers at the address, if any.
+    claims: Option<Arc<dyn Claims>>,
 }
 
 impl Ports {
+    /// Binds ports only after a claim from now on.
+    pub(super) fn share(&mut self, claims: Arc<dyn Claims>) {
+        self.claims = Some(claims);
+    }
+
+    /// Whether no other manager has a port, or all owners share it.
+    fn is_granted(&self, space: PortSpace, port: u16, is_shared: bool) -> bool {
+        let service = space.service_id(port);
+        let claims = self.claims.as_ref();
+        claims.is_none_or(|claims| claims.claim(service, is_shared))
+    }
+
     /// Binds an identifier, and returns the port.
     pub(super) fn bind(
         &mut self,
@@ -62,11 +77,13 @@ impl Ports {
             0 => self.unused(space, owner.addr)?,
             port => port,
         };
-        let owners = self.owners.entry((space, port)).or_default();
-        if owners.iter().any(|other| owner.conflicts(other, true)) {
+        let owners = self.at(space, port);
+        let in_conflict = owners.iter().any(|other| owner.conflicts(other, true));
+        let is_shared = owner.reuse_addr && owners.iter().all(|other| other.reuse_addr);
+        if in_conflict || !self.is_granted(space, port, is_shared) {
             return Err(CmError::AddressInUse(SocketAddr::new(owner.addr, port)));
         }
-        owners.push(owner);
+        self.owners.entry((space, port)).or_default().push(owner);
         Ok(port)
     }
 
@@ -76,7 +93,8 @@ impl Ports {
                 Some(port) if EPHEMERAL.contains(&port) => port,
                 _ => *EPHEMERAL.start(),
             };
-            if !self.owners.contains_key(&(space, self.last)) {
+            let is_unused = !self.owners.contains_key(&(space, self.last));
+            if is_unused && self.is_granted(space, self.last, false) {
                 return Ok(self.last);
             }
         }
@@ -86,12 +104,11 @@ impl Ports {
     /// Whether an identifier may listen: for listeners, `reuse_addr` does not lift conflicts.
     pub(super) fn may_listen(&self, space: PortSpace, port: u16, id: IdNum) -> bool {
         let owners = self.at(space, port);
-        let owner_of_id = owners.iter().find(|owner| owner.id == id);
-        owner_of_id.is_none_or(|owner_of_id| {
-            !owners
-                .iter()
-                .any(|other| owner_of_id.conflicts(other, false))
-        })
+        let Some(owner) = owners.iter().find(|owner| owner.id == id) else {
+            return true;
+        };
+        let in_conflict = owners.iter().any(|other| owner.conflicts(other, false));
+        !in_conflict && self.is_granted(space, port, false)
     }
 
     /// The owners of a port.
@@ -114,6 +131,9 @@ impl Ports {
             owners.retain(|owner| owner.id != id);
             if owners.is_empty() {
                 self.owners.remove(&(space, port));
+                if let Some(claims) = &self.claims {
+                    claims.release(space.service_id(port));
+                }
             }
         }
     }
@@ -121,6 +141,8 @@ impl Ports {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn owner(id: u32, addr: &str) -> Owner {
@@ -178,6 +200,38 @@ mod tests {
         assert!(takes(v4, "10.0.0.1") && !takes(v4, "fd00::1"));
         assert!(takes(owner(3, "::"), "10.0.0.1"));
         assert!(!takes(owner(3, "10.0.0.2"), "10.0.0.1"));
+    }
+
+    /// Ports of one other manager.
+    #[derive(Debug)]
+    struct Other(HashSet<u64>);
+
+    impl Claims for Other {
+        fn claim(&self, service: u64, is_shared: bool) -> bool {
+            is_shared || !self.0.contains(&service)
+        }
+
+        fn release(&self, _service: u64) {}
+    }
+
+    #[test]
+    fn ports_of_other_managers_are_neither_bound_nor_chosen() {
+        let mut ports = Ports::default();
+        let taken = [7, *EPHEMERAL.start(), EPHEMERAL.start() + 1];
+        let taken = taken.map(|port| PortSpace::Tcp.service_id(port));
+        ports.share(Arc::new(Other(taken.into())));
+        let own = |id| owner(id, "10.0.0.1");
+        let refused = ports.bind(PortSpace::Tcp, 7, own(1));
+        assert!(matches!(refused, Err(CmError::AddressInUse(_))));
+        assert_eq!(ports.at(PortSpace::Tcp, 7).len(), 0);
+        let chosen = ports.bind(PortSpace::Tcp, 0, own(1)).unwrap();
+        assert_eq!(chosen, EPHEMERAL.start() + 2);
+        let shared = Owner {
+            reuse_addr: true,
+            ..own(2)
+        };
+        ports.bind(PortSpace::Tcp, 7, shared).unwrap();
+        assert!(!ports.may_listen(PortSpace::Tcp, 7, IdNum(2)));
     }
 
     #[test]

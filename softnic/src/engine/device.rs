@@ -97,6 +97,12 @@ impl Engine {
         }
     }
 
+    /// Restricts the numbers of queue pairs created from now on to those whose first byte is `slot`, of an address shared with
+    /// other engines.
+    pub fn set_slot(&mut self, slot: u8) {
+        self.qp_nums.restrict(slot);
+    }
+
     /// MTU of the port in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu

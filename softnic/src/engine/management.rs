@@ -96,6 +96,18 @@ fn headers(path: &Path, psn: u32) -> Option<Frame<'static>> {
     })
 }
 
+/// A frame with a management datagram, not sent by an engine; `None` for a path between two families of addresses.
+pub(crate) fn management_frame<'a>(
+    path: &Path,
+    bytes: &'a [u8; MANAGEMENT_LEN],
+) -> Option<Frame<'a>> {
+    let headers = headers(path, 0)?;
+    Some(Frame {
+        payload: bytes,
+        ..headers
+    })
+}
+
 impl Engine {
     /// Sends a management datagram.
     pub fn send_management(&mut self, path: Path, bytes: [u8; MANAGEMENT_LEN]) {

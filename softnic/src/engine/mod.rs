@@ -47,6 +47,7 @@ pub use error::EngineError;
 pub use event::Event;
 pub use ids::{CqId, PdId, QpNum, SrqId, XrcdId};
 pub use keys::{Binding, Region, WindowKind};
+pub(crate) use management::management_frame;
 pub use management::{MANAGEMENT_LEN, ManagementDatagram};
 pub use memory::{Atomic, HostRange, Memory, Shared};
 pub(crate) use packet::{Outgoing, Packet};

@@ -320,7 +320,7 @@ impl Engine {
 
     /// An unused number, not drawn recently: frames for a recently destroyed queue pair are dropped.
     fn free_qp_num(&mut self) -> Option<u32> {
-        if self.qps.len() >= MAX_QPS {
+        if self.qps.len() >= MAX_QPS || self.qps.len() as u64 >= self.qp_nums.count() {
             return None;
         }
         loop {

@@ -1,6 +1,6 @@
 //! The host of a whole process, described by environment variables.
 
-use std::{env, io, net::IpAddr, sync::OnceLock};
+use std::{env, io, net::IpAddr, process, sync::OnceLock};
 
 use super::{ADVERSARY, Fabric, Host, Port};
 use crate::{adversary::AdversaryOptions, wire::PORT};
@@ -14,12 +14,21 @@ const LOSS: &str = "SOFTNIC_LOSS";
 /// Name of a pcap file for the frames.
 const PCAP: &str = "SOFTNIC_PCAP";
 
-/// The device of the host described by the environment, made by the first call; `None` without [`ADDR`], or after a failure.
-pub(super) fn port() -> Option<Port> {
-    static CREATED: OnceLock<Option<(Fabric, Host)>> = OnceLock::new();
-    let created = CREATED.get_or_init(|| {
-        let created = make(|name: &str| env::var(name).ok())?;
-        if let Err(error) = &created {
+/// File of the command that runs the keeper of the address. Without it, the process has the address alone.
+const KEEPER: &str = "SOFTNIC_KEEPER";
+
+/// The host of a process, and those of its children made by `fork`, which cannot use their parent's.
+struct OfProcess {
+    pid: u32,
+    created: Option<(Fabric, Host)>,
+    child: OnceLock<Box<Self>>,
+}
+
+impl OfProcess {
+    /// Makes the host, or reports on standard error why the process has none.
+    fn new() -> Self {
+        let created = make(|name: &str| env::var(name).ok());
+        if let Some(Err(error)) = &created {
             #[expect(
                 clippy::print_stderr,
                 reason = "the program only learns that it has no device"
@@ -28,9 +37,23 @@ pub(super) fn port() -> Option<Port> {
                 eprintln!("softnic: no RDMA device: {error}");
             }
         }
-        created.ok()
-    });
-    created.as_ref().map(|(_, host)| host.port.clone())
+        Self {
+            pid: process::id(),
+            created: created.and_then(Result::ok),
+            child: OnceLock::new(),
+        }
+    }
+}
+
+/// The device of the host described by the environment, made by the first call in a process; `None` without [`ADDR`], or after
+/// a failure.
+pub(super) fn port() -> Option<Port> {
+    static FIRST: OnceLock<OfProcess> = OnceLock::new();
+    let mut of = FIRST.get_or_init(OfProcess::new);
+    while of.pid != process::id() {
+        of = of.child.get_or_init(|| Box::new(OfProcess::new()));
+    }
+    of.created.as_ref().map(|(_, host)| host.port.clone())
 }
 
 /// Makes the host; `None` without an address.
@@ -61,7 +84,11 @@ fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<
             .record_to(&path)
             .map_err(|error| io::Error::new(error.kind(), format!("{PCAP} is {path}: {error}")))?;
     }
-    let host = fabric.host_over_udp(ip).map_err(|error| {
+    let host = match variable(KEEPER) {
+        Some(command) => fabric.host_in_slot(ip, command.as_ref()),
+        None => fabric.host_over_udp(ip),
+    };
+    let host = host.map_err(|error| {
         let advice = match error.kind() {
             io::ErrorKind::AddrInUse => {
                 "another process or Linux's driver rdma_rxe has the port; use another address"

@@ -18,6 +18,7 @@ mod timekeeper;
 mod traffic;
 
 use std::{
+    ffi::OsStr,
     io,
     net::{IpAddr, Ipv4Addr},
     ops::Range,
@@ -41,7 +42,7 @@ pub use traffic::Traffic;
 use crate::{
     abi,
     adversary::{AdversaryOptions, Rule, Rules},
-    carrier::Carrier,
+    carrier::{Carrier, Slot},
     cm::Timing,
     seed::Seed,
 };
@@ -348,7 +349,18 @@ impl Fabric {
         }
         let addr = addr.to_canonical();
         check_addr(addr);
-        let carrier = Carrier::bind(addr)?;
+        self.host_of_carrier(addr, Carrier::bind(addr)?)
+    }
+
+    /// Adds a host over UDP at an address shared with other processes, by the keeper of the address.
+    fn host_in_slot(&self, addr: IpAddr, command: &OsStr) -> io::Result<Host> {
+        let addr = addr.to_canonical();
+        let slot = Slot::get(addr, command)?;
+        abi::close_in_children(slot.fds())?;
+        self.host_of_carrier(addr, Carrier::of_slot(addr, slot)?)
+    }
+
+    fn host_of_carrier(&self, addr: IpAddr, carrier: Carrier) -> io::Result<Host> {
         let link = Arc::clone(carrier.link());
         let index = {
             let mut network = self.shared.lock();

@@ -18,9 +18,9 @@ use super::{
 use crate::{
     abi::{Notifier, scripted},
     adversary::{Adversary, AdversaryOptions, Rule},
-    carrier::Carrier,
-    cm::{Manager, Reach, Timing},
-    engine::{Engine, Memory, Outgoing, Packet},
+    carrier::{Carrier, Forward, Keeper},
+    cm::{Claims, IdNum, Manager, Message, Reach, Timing},
+    engine::{Engine, Memory, Outgoing, Packet, management_frame},
     failure::Failures,
     mix::mix,
     seed::Seed,
@@ -52,9 +52,30 @@ pub(super) struct NetworkHost {
 }
 
 impl NetworkHost {
-    /// Whether an address is beyond the host's socket.
-    fn is_beyond(&self, dst: IpAddr) -> bool {
-        self.carrier.is_some() && !dst.is_multicast() && !self.addrs.contains(&dst)
+    /// Whether a queue pair is beyond the host's socket: at another address, or of another process at the same one.
+    fn is_beyond(&self, dst: IpAddr, qp_num: u32) -> bool {
+        let Some(carrier) = &self.carrier else {
+            return false;
+        };
+        let is_other = !self.addrs.contains(&dst) || carrier.is_elsewhere(qp_num);
+        !dst.is_multicast() && is_other
+    }
+
+    /// Tells the keeper of a shared address how a connection is to end if this process ends now.
+    fn keep_will(&self, id: u32) {
+        let carrier = self.carrier.as_ref();
+        let Some(carrier) = carrier.filter(|carrier| carrier.shared().is_some()) else {
+            return;
+        };
+        let message = self.manager.last_message(IdNum(id));
+        let packet = message.and_then(|(path, bytes)| {
+            let frame = Carrier::outgoing(&management_frame(&path, &bytes)?);
+            let mut packet = Vec::new();
+            frame.encode(&mut packet).ok()?;
+            Some((path.dst, packet))
+        });
+        let packet = packet.as_ref().map(|(to, packet)| (*to, &packet[..]));
+        carrier.set_will(id, packet);
     }
 
     /// Next deadline of the host's engine and connection manager.
@@ -228,6 +249,11 @@ impl Network {
         let seed = of_addr(&self.numbers, addr);
         let index = self.add_host_of(&[addr], &seed);
         let host = &mut self.hosts[index];
+        if let Some((slot, keeper)) = carrier.shared() {
+            host.engine.set_slot(*slot);
+            let claims: Arc<dyn Claims> = Arc::<Keeper>::clone(keeper);
+            host.manager.share(*slot, claims);
+        }
         host.engine.set_mtu(carrier.mtu());
         host.engine.set_max_in_flight(MAX_IN_FLIGHT_OVER_UDP);
         host.manager.set_mtu(carrier.mtu());
@@ -321,15 +347,7 @@ impl Network {
 
     /// Sends frames of a host, and delivers the host's events. Returns whether more frames may be pending.
     fn collect(&mut self, host: usize, outgoing: &mut Outgoing, now: Duration) -> bool {
-        let NetworkHost {
-            engine, manager, ..
-        } = &mut self.hosts[host];
-        while let Some(datagram) = engine.poll_management() {
-            manager.handle_message(datagram.from, datagram.to, &datagram.bytes, now);
-        }
-        while let Some((path, bytes)) = manager.transmit() {
-            engine.send_management(path, bytes);
-        }
+        self.exchange_messages(host, now);
         let mut has_more = true;
         let is_plain =
             self.faults == Faults::default() && self.cuts.is_empty() && self.link_mtu.is_none();
@@ -360,6 +378,21 @@ impl Network {
         }
         self.keep_deadline(host);
         has_more
+    }
+
+    /// Moves messages between a host's connection manager and its queue pair 1.
+    fn exchange_messages(&mut self, host: usize, now: Duration) {
+        let host = &mut self.hosts[host];
+        while let Some(datagram) = host.engine.poll_management() {
+            let bytes = &datagram.bytes;
+            host.manager
+                .handle_message(datagram.from, datagram.to, bytes, now);
+            host.keep_will(Message::ids(bytes).remote);
+        }
+        while let Some((path, bytes)) = host.manager.transmit() {
+            host.engine.send_management(path, bytes);
+            host.keep_will(Message::ids(&bytes).local);
+        }
     }
 
     /// Adds the next deadline of a host to `deadlines`, unless an earlier entry exists.
@@ -420,6 +453,38 @@ impl Network {
         }
     }
 
+    /// Processes datagrams forwarded by the keeper of a host's address. Returns false if the keeper has ended, which kills the
+    /// host.
+    pub(super) fn receive_forwarded(&mut self, host: usize, now: Duration) -> bool {
+        loop {
+            let NetworkHost {
+                engine, carrier, ..
+            } = &mut self.hosts[host];
+            let Some(carrier) = carrier else {
+                return false;
+            };
+            match carrier.receive_forwarded() {
+                Forward::Packet(packet) => {
+                    if let Some(recording) = &mut self.recording {
+                        recording.push(now, packet);
+                    }
+                    if engine.is_active() {
+                        engine.handle_frame(packet, now, &mut *self.memory);
+                    }
+                }
+                Forward::Nothing => break,
+                Forward::Ended => {
+                    self.kill(host, now);
+                    self.pump(now);
+                    return false;
+                }
+            }
+        }
+        self.activate(host);
+        self.pump(now);
+        true
+    }
+
     /// Sets whether a host's port has a link.
     pub(super) fn set_link(&mut self, host: usize, has_link: bool) {
         self.hosts[host].engine.set_link(has_link);
@@ -443,7 +508,7 @@ impl Network {
             return;
         }
         let dst = packet.frame.ip.dst();
-        if self.hosts[from].is_beyond(dst) {
+        if self.hosts[from].is_beyond(dst, packet.frame.bth.dest_qp) {
             let frame = Carrier::outgoing(packet.frame);
             let packet = packet.with_headers(&frame);
             self.record_packet(&packet, now);

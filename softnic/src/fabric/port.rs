@@ -87,6 +87,17 @@ impl Shared {
         self.notify_of_earlier(&network, before);
     }
 
+    /// Processes datagrams forwarded by the keeper of a host's address. Returns false if the keeper has ended: the host has
+    /// been killed then.
+    pub(super) fn receive_forwarded(&self, host: usize) -> bool {
+        let mut network = self.lock();
+        let now = self.now(&network);
+        let before = network.next_deadline();
+        let is_kept = network.receive_forwarded(host, now);
+        self.notify_of_earlier(&network, before);
+        is_kept
+    }
+
     /// Notifies the timekeeper if the next deadline is earlier than before.
     fn notify_of_earlier(&self, network: &Network, before: Option<Duration>) {
         let after = network.next_deadline();

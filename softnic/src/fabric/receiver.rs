@@ -19,16 +19,27 @@ pub(super) fn start(shared: &Arc<Shared>, host: usize, link: Arc<Link>) -> io::R
 
 fn receive(shared: &Shared, host: usize, link: &Link) {
     let mut polls = link.polls();
-    while link.wait() == Readiness::Readable {
-        let now = link.polls();
-        if now == polls {
-            if abi::survive(|| shared.receive(host)).is_none() {
-                // The timekeeper goes on with the work that the panic has interrupted.
-                shared.changed.notify_one();
+    loop {
+        let readiness = link.wait();
+        let polls_now = link.polls();
+        let work = match readiness {
+            Readiness::Closed => return,
+            Readiness::Management => abi::survive(|| shared.receive_forwarded(host)),
+            Readiness::Readable if polls_now == polls => {
+                abi::survive(|| shared.receive(host)).map(|()| true)
             }
-        } else {
-            polls = now;
-            thread::sleep(PAUSE);
+            Readiness::Readable => {
+                polls = polls_now;
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        match work {
+            Some(true) => {}
+            // The keeper has ended.
+            Some(false) => return,
+            // The timekeeper goes on with the work that the panic has interrupted.
+            None => shared.changed.notify_one(),
         }
     }
 }

@@ -4,6 +4,7 @@ mod addresses;
 mod library;
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     net::IpAddr,
     os::unix::process::CommandExt,
@@ -13,6 +14,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+
+use crate::keeper;
 
 /// RDMA in user space for unmodified programs: queue pairs and connections over UDP, as an ordinary user, without a kernel
 /// module.
@@ -30,6 +33,13 @@ enum Action {
     /// Print the folder with libibverbs.so.1 and librdmacm.so.1, for `LD_LIBRARY_PATH`; the device has the address in
     /// `SOFTNIC_ADDR`
     Libraries,
+    /// Share the UDP port of an address among programs; started by the first one
+    #[command(hide = true)]
+    Keeper {
+        addr: IpAddr,
+        #[arg(long)]
+        detached: bool,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -80,6 +90,7 @@ pub fn run(cli: &Cli) -> Result<()> {
             }
             Ok(())
         }
+        Action::Keeper { addr, detached } => keeper::start(*addr, *detached),
     }
 }
 
@@ -95,6 +106,8 @@ fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
     command.args(words);
     command.env("LD_LIBRARY_PATH", search_path);
     command.env("SOFTNIC_ADDR", addr.to_string());
+    let keeper = env::current_exe().context("cannot find the command's own file")?;
+    command.env("SOFTNIC_KEEPER", keeper);
     if let Some(loss) = options.loss {
         command.env("SOFTNIC_LOSS", loss.to_string());
     }
@@ -115,7 +128,7 @@ mod tests {
         let words = [&["softnic", "run"], words].concat();
         match Cli::try_parse_from(words).map(|cli| cli.action) {
             Ok(Action::Run(run)) => Ok(run),
-            Ok(Action::Libraries) => unreachable!(),
+            Ok(Action::Libraries | Action::Keeper { .. }) => unreachable!(),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -132,9 +145,12 @@ mod tests {
             format!("{}={value}", name.display())
         });
         let envs: Vec<_> = envs.collect();
+        let keeper = env::current_exe().unwrap();
+        let keeper = format!("SOFTNIC_KEEPER={}", keeper.display());
         let expected = [
             "LD_LIBRARY_PATH=a:b",
             "SOFTNIC_ADDR=127.0.0.9",
+            &keeper,
             "SOFTNIC_LOSS=0.25",
             "SOFTNIC_PCAP=a.pcap",
             "SOFTNIC_SEED=7",

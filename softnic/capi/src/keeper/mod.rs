@@ -1,0 +1,317 @@
+//! The keeper of an address: shares the address's UDP port among programs.
+//!
+//! It is started by the first program at the address, and ends with the last one. See [`softnic::keeper`] for the messages.
+
+mod detachment;
+mod group;
+mod routes;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, IoSlice},
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use anyhow::{Context, Result};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        SocketFlags, SocketType, accept_with, bind, listen, recv, send, sendmsg, socket_with,
+        socketpair, sockopt::socket_peercred,
+    },
+    process::geteuid,
+};
+use softnic::{
+    keeper::{Forwarded, MAX_MESSAGE, Request, SLOTS, Welcome, Will, name},
+    wire::PORT,
+};
+
+use group::Group;
+use routes::{Receivers, Routes};
+
+/// Maximum number of programs that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Maximum number of wills of a program; further ones are ignored.
+const MAX_WILLS: usize = 1 << 16;
+
+/// Maximum number of datagrams forwarded before the requests of programs are answered.
+const BURST: u32 = 64;
+
+/// A program with a slot.
+struct Program {
+    /// Requests and answers.
+    control: OwnedFd,
+    /// Forwarded datagrams.
+    management: OwnedFd,
+    wills: HashMap<u32, Will>,
+}
+
+/// The state of a keeper. The sockets are closed before the listener: a later keeper finds the port free.
+struct Keeper {
+    group: Group,
+    programs: BTreeMap<u8, Program>,
+    routes: Routes,
+    /// The slot of the latest program. A slot is used again as late as possible.
+    latest: u8,
+    listener: OwnedFd,
+}
+
+/// Runs the keeper of an address, in a process without a parent.
+///
+/// # Errors
+/// - A system call fails.
+pub(crate) fn start(addr: IpAddr, is_detached: bool) -> Result<()> {
+    match is_detached {
+        true => run(addr, detachment::connection()?),
+        false => detachment::detach(addr),
+    }
+}
+
+/// Serves programs, from the first one until the last one has ended. Returns at once if the address has another keeper, or if
+/// the first program cannot be served.
+fn run(addr: IpAddr, first: OwnedFd) -> Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .context("cannot open a socket for programs")?;
+    match bind(&listener, &name(addr)?) {
+        // The first program finds the other keeper.
+        Err(Errno::ADDRINUSE) => return Ok(()),
+        bound => bound.context("cannot bind the name of the keeper")?,
+    }
+    listen(&listener, BACKLOG).context("cannot accept programs")?;
+    let group = match Group::bind(addr) {
+        Ok(group) => group,
+        Err(error) => {
+            refuse(&first, error.raw_os_error().unwrap_or(0));
+            return Err(error).with_context(|| format!("UDP port {PORT} of {addr}"));
+        }
+    };
+    let mut keeper = Keeper {
+        group,
+        programs: BTreeMap::new(),
+        routes: Routes::default(),
+        latest: 0,
+        listener,
+    };
+    keeper.admit(first);
+    while !keeper.programs.is_empty() {
+        keeper.wait_and_serve()?;
+    }
+    Ok(())
+}
+
+/// Tells a program that it has no slot. A program that has ended does not read it.
+fn refuse(control: &OwnedFd, errno: i32) {
+    let welcome = Welcome::Refused(errno).encode();
+    let _sent = send(control, &welcome, SendFlags::NOSIGNAL);
+}
+
+/// What a descriptor belongs to.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Management,
+    /// A program with a request.
+    Program(u8),
+    /// An ended program.
+    Ended(u8),
+}
+
+impl Keeper {
+    /// Waits for a program, a request or a datagram, and serves all that are pending.
+    fn wait_and_serve(&mut self) -> Result<()> {
+        let ready = {
+            let management = self.group.socket(0)?;
+            let mut sources = vec![
+                (Source::Listener, self.listener.as_fd()),
+                (Source::Management, management.as_fd()),
+            ];
+            let programs = self.programs.iter();
+            sources.extend(programs.map(|(slot, of)| (Source::Program(*slot), of.control.as_fd())));
+            ready(&sources)?
+        };
+        for source in ready {
+            match source {
+                Source::Listener => self.accept(),
+                Source::Management => self.forward()?,
+                Source::Program(slot) => {
+                    self.serve(slot);
+                }
+                // Before the requests of others, who may know of the end. Its last requests may be pending.
+                Source::Ended(slot) => while self.serve(slot) {},
+            }
+        }
+        if self.programs.is_empty() {
+            // A program that has connected meanwhile.
+            self.accept();
+        }
+        Ok(())
+    }
+
+    /// Accepts the pending programs.
+    fn accept(&mut self) {
+        while let Ok(control) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            self.admit(control);
+        }
+    }
+
+    /// Gives a program of the same user a slot.
+    fn admit(&mut self, control: OwnedFd) {
+        let is_same_user = socket_peercred(&control).is_ok_and(|peer| peer.uid == geteuid());
+        if !is_same_user {
+            return refuse(&control, libc::EACCES);
+        }
+        match self.give_slot(&control) {
+            Ok((slot, management)) => {
+                let program = Program {
+                    control,
+                    management,
+                    wills: HashMap::new(),
+                };
+                self.programs.insert(slot, program);
+                self.latest = slot;
+            }
+            Err(error) => refuse(&control, error.raw_os_error().unwrap_or(libc::EMFILE)),
+        }
+    }
+
+    /// Sends the sockets of a free slot. Returns the slot, and the other end of the socket for forwarded datagrams.
+    fn give_slot(&mut self, control: &OwnedFd) -> io::Result<(u8, OwnedFd)> {
+        let after = (self.latest.saturating_add(1)..=*SLOTS.end()).chain(SLOTS);
+        let mut free = after.filter(|slot| !self.programs.contains_key(slot));
+        let slot = free
+            .next()
+            .ok_or(io::Error::from_raw_os_error(libc::EUSERS))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        self.group.drain(slot);
+        let socket = self.group.socket(slot)?;
+        let fds: [BorrowedFd<'_>; 2] = [socket.as_fd(), theirs.as_fd()];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        rights.push(SendAncillaryMessage::ScmRights(&fds));
+        let welcome = Welcome::Slot(slot).encode();
+        let bytes = [IoSlice::new(&welcome)];
+        sendmsg(control, &bytes, &mut rights, SendFlags::NOSIGNAL)?;
+        Ok((slot, ours))
+    }
+
+    /// Forwards pending datagrams to queue pair 1. Others are dropped, as are those to programs with full buffers.
+    fn forward(&mut self) -> Result<()> {
+        let mut buffer = [0; MAX_MESSAGE];
+        for _ in 0..BURST {
+            let received = self.group.socket(0)?.recv_from(&mut buffer);
+            let (len, from) = match received {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // An earlier datagram's error, such as a closed port of a peer.
+                Err(_) => continue,
+            };
+            if let Some(datagram) = buffer.get(..len) {
+                self.route(from, datagram);
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let Some(receivers) = self.routes.receivers(from.ip(), datagram) else {
+            return;
+        };
+        let message = Forwarded { from, datagram }.encode();
+        let send_to = |program: &Program| {
+            // Lost if the program's buffer is full, as any datagram.
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let _sent = send(&program.management, &message, flags);
+        };
+        let named = match receivers {
+            Receivers::All => return self.programs.values().for_each(send_to),
+            Receivers::Slot(slot) => self.programs.get(&slot),
+            Receivers::Any => None,
+        };
+        if let Some(program) = named.or_else(|| self.programs.values().next()) {
+            send_to(program);
+        }
+    }
+
+    /// Serves the oldest request of a program, or the end of the program. Returns false if none is pending.
+    fn serve(&mut self, slot: u8) -> bool {
+        let Some(program) = self.programs.get_mut(&slot) else {
+            return false;
+        };
+        let mut buffer = [0; MAX_MESSAGE];
+        let received = recv(&program.control, &mut buffer, RecvFlags::DONTWAIT);
+        let len = match received {
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => return true,
+            Ok((len, _)) => len,
+            Err(_) => 0,
+        };
+        let request = buffer.get(..len).and_then(Request::decode);
+        match request {
+            Some(Request::Claim { service, is_shared }) => {
+                let is_granted = self.routes.claim(slot, service, is_shared);
+                let _sent = send(
+                    &program.control,
+                    &[u8::from(is_granted)],
+                    SendFlags::NOSIGNAL,
+                );
+            }
+            Some(Request::Release(service)) => self.routes.release(slot, service),
+            Some(Request::SetWill(id, None)) => {
+                program.wills.remove(&id);
+            }
+            Some(Request::SetWill(id, Some(will))) => {
+                if program.wills.len() < MAX_WILLS || program.wills.contains_key(&id) {
+                    program.wills.insert(id, will);
+                }
+            }
+            // The end of the program, or no program of softnic.
+            None => self.bury(slot),
+        }
+        true
+    }
+
+    /// Sends the wills of an ended program, and frees its slot.
+    fn bury(&mut self, slot: u8) {
+        let Some(program) = self.programs.remove(&slot) else {
+            return;
+        };
+        self.routes.leave(slot);
+        let Ok(socket) = self.group.socket(0) else {
+            return;
+        };
+        for will in program.wills.into_values() {
+            // As each message of an ended program, sent once.
+            let _sent = socket.send_to(&will.datagram, (will.to, PORT));
+        }
+    }
+}
+
+/// Waits, and returns the sources with something pending: first the ended programs.
+fn ready(sources: &[(Source, BorrowedFd<'_>)]) -> Result<Vec<Source>> {
+    let mut waiting: Vec<_> = sources
+        .iter()
+        .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    match poll(&mut waiting, None) {
+        Err(Errno::INTR) => return Ok(Vec::new()),
+        polled => polled.context("poll")?,
+    };
+    let pairs = sources.iter().zip(&waiting);
+    let ready = pairs.filter(|(_, waiting)| !waiting.revents().is_empty());
+    let mut ready: Vec<_> = ready
+        .map(|((source, _), waiting)| match *source {
+            Source::Program(slot) if waiting.revents().contains(PollFlags::HUP) => {
+                Source::Ended(slot)
+            }
+            source => source,
+        })
+        .collect();
+    ready.sort_by_key(|source| !matches!(source, Source::Ended(_)));
+    Ok(ready)
+}

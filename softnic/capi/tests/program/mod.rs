@@ -1,0 +1,113 @@
+//! Programs on softnic, each in a process of its own.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    path::Path,
+    process::{self, Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Time-out of an exchange that a correct test never reaches.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Pause before the next attempt of a client whose server does not listen yet.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+/// A loopback address of a test, other than those of a run of another process.
+pub(crate) fn addr(test: u8, host: u8) -> Ipv4Addr {
+    let [.., run] = process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | run & 0x3f, test, host)
+}
+
+/// A free TCP port, for programs that exchange their addresses by TCP.
+pub(crate) fn free_port() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// A running program, killed by the drop.
+pub(crate) struct Program(pub(crate) Child);
+
+impl Program {
+    /// Starts a program on an address; further options of `softnic run` may be given.
+    pub(crate) fn start(addr: Ipv4Addr, options: &[&str], words: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
+        command.args(["run", "--addr", &addr.to_string()]);
+        command.args(options).arg("--").args(words.split(' '));
+        let command = command.stdin(Stdio::null());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end, and returns the output.
+    ///
+    /// # Panics
+    /// If the program does not end in time.
+    pub(crate) fn finish(mut self, what: &str) -> Output {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "{what} does not end");
+            thread::sleep(PAUSE);
+        }
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        std::io::Read::read_to_end(&mut self.0.stdout.take().unwrap(), &mut out).unwrap();
+        std::io::Read::read_to_end(&mut self.0.stderr.take().unwrap(), &mut err).unwrap();
+        Output {
+            status: self.0.wait().unwrap(),
+            stdout: out,
+            stderr: err,
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Fails if the program has ended.
+        let _killed = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// Runs a server and a client until both end, each successfully. The client is started again while the server does not
+/// listen. `PORT` and `SERVER` in the words stand for a TCP port and the server's address.
+pub(crate) fn exchange_between(
+    [server_addr, client_addr]: [Ipv4Addr; 2],
+    options: &[&str],
+    server: &str,
+    client: &str,
+) {
+    let port = free_port();
+    let words = |words: &str| {
+        words
+            .replace("PORT", &port)
+            .replace("SERVER", &server_addr.to_string())
+    };
+    let mut serving = Program::start(server_addr, options, &words(server));
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let done = loop {
+        let done = Program::start(client_addr, options, &words(client)).finish(client);
+        if done.status.success() || !serving.is_running() || Instant::now() > deadline {
+            break done;
+        }
+        thread::sleep(PAUSE);
+    };
+    let served = serving.finish(server);
+    assert!(done.status.success(), "{client}: {done:?}; {served:?}");
+    assert!(served.status.success(), "{server}: {served:?}; {done:?}");
+    for output in [&done, &served] {
+        // The library is found, and has the versions that the program asks for.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("version"), "{errors}");
+    }
+}
+
+/// Length of a file in bytes; 0 for an absent one.
+pub(crate) fn len(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}

@@ -1,0 +1,229 @@
+//! Several programs at one address: the keeper routes connections, and the kernel frames, each to its program.
+#![cfg(not(without_programs))]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod program;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{Ipv4Addr, UdpSocket},
+    path::{Path, PathBuf},
+    thread,
+    time::Instant,
+};
+
+use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, free_port, len};
+
+/// Length of a recording, in bytes, whose frames are more than those of a set-up.
+const FLOWING: u64 = 100_000;
+
+/// A server and a client of one address, each with a recording.
+struct Pair {
+    programs: [Program; 2],
+    recordings: [PathBuf; 2],
+}
+
+impl Pair {
+    /// Starts `rping` with a number of messages, and waits until frames flow.
+    fn start(addr: Ipv4Addr, port: u16, count: u32, folder: &Path) -> Self {
+        let recordings = ["server", "client"].map(|side| folder.join(format!("{port}.{side}")));
+        let [server, client] = recordings.each_ref().map(|file| file.to_str().unwrap());
+        let words = format!("-V -a {addr} -p {port} -C {count}");
+        let serve = || Program::start(addr, &["--pcap", server], &format!("rping -s {words}"));
+        let ask = || Program::start(addr, &["--pcap", client], &format!("rping -c {words}"));
+        let mut programs = [serve(), ask()];
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while len(&recordings[1]) < FLOWING {
+            assert!(Instant::now() < deadline, "no frames at port {port}");
+            assert!(programs[0].is_running(), "the server has ended");
+            if !programs[1].is_running() {
+                // The server does not listen yet.
+                programs[1] = ask();
+            }
+            thread::sleep(PAUSE);
+        }
+        Self {
+            programs,
+            recordings,
+        }
+    }
+}
+
+/// Slots of the queue pairs to which frames in a recording were sent. Slot 0 is that of queue pair 1.
+fn slots(recording: &Path) -> BTreeSet<u8> {
+    /// Lengths of the header of the file, of the header of a frame in the file, and of the frame's IP and UDP headers.
+    const FILE: usize = 24;
+    const RECORD: usize = 16;
+    const SOCKET: usize = 28;
+    let bytes = fs::read(recording).unwrap();
+    let mut slots = BTreeSet::new();
+    let mut rest = &bytes[FILE..];
+    while let Some((header, frames)) = rest.split_at_checked(RECORD) {
+        let len = u32::from_le_bytes(header[8..12].try_into().unwrap());
+        // The last frame of a killed program may be incomplete.
+        let Some((frame, next)) = frames.split_at_checked(usize::try_from(len).unwrap()) else {
+            break;
+        };
+        slots.insert(frame[SOCKET + 5]);
+        rest = next;
+    }
+    slots.remove(&0);
+    slots
+}
+
+#[test]
+fn programs_of_each_kind_exchange_messages_at_one_address() {
+    let both = [addr(40, 2); 2];
+    let tcp_port = free_port();
+    let pairs = [
+        (
+            "rping -s -a SERVER -p 7101 -C 20 -V",
+            "rping -c -a SERVER -p 7101 -C 20 -V",
+        ),
+        ("ucmatose -b SERVER -p 7102", "ucmatose -s SERVER -p 7102"),
+        ("udaddy -b SERVER", "udaddy -s SERVER"),
+        (
+            "ibv_rc_pingpong -g 0 -n 200 -p PORT",
+            "ibv_rc_pingpong -g 0 -n 200 -p PORT SERVER",
+        ),
+    ];
+    thread::scope(|scope| {
+        for (server, client) in pairs {
+            let [server, client] = [server, client].map(|words| words.replace("PORT", &tcp_port));
+            scope.spawn(move || exchange_between(both, &[], &server, &client));
+        }
+    });
+}
+
+/// Eight programs. Of two pairs, one program is killed: its peer ends by itself, as the kernel of a killed program would
+/// disconnect it, and the other pairs exchange all messages. No frame reaches a program of another pair.
+#[test]
+fn killed_programs_harm_no_other() {
+    let addr = addr(41, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let start = |port, count| Pair::start(addr, port, count, folder.path());
+    let victims = [start(7201, 1 << 20), start(7202, 1 << 20)];
+    let survivors = [start(7203, 1000), start(7204, 1000)];
+    let pairs = victims.iter().chain(&survivors);
+    let recordings: Vec<_> = pairs.map(|pair| pair.recordings.clone()).collect();
+    for mut pair in victims {
+        let killed = fastrand::usize(..2);
+        pair.programs[killed].0.kill().unwrap();
+        let [server, client] = pair.programs;
+        let peer = if killed == 0 { client } else { server };
+        let ended = peer.finish("the peer of a killed program");
+        let printed = [ended.stdout, ended.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        assert!(printed.contains("DISCONNECT EVENT"), "{killed}: {printed}");
+    }
+    for pair in survivors {
+        for program in pair.programs {
+            let ended = program.finish("a program of another pair");
+            assert!(ended.status.success(), "{ended:?}");
+        }
+    }
+    let mut all = BTreeSet::new();
+    for [server, client] in recordings {
+        // The slots of the two, in both recordings.
+        let (server, client) = (slots(&server), slots(&client));
+        assert_eq!((server.len(), &server), (2, &client));
+        for slot in server {
+            assert!(all.insert(slot), "two pairs have frames of slot {slot}");
+        }
+    }
+}
+
+/// The parent, and a child made by `fork`, have a device each, at one address: a port of one is taken for the other.
+const FORK: &str = r#"
+import ctypes, os, socket, struct, sys, time
+verbs = ctypes.CDLL("libibverbs.so.1")
+cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+cm.rdma_create_event_channel.restype = ctypes.c_void_p
+for function in ("rdma_create_id", "rdma_bind_addr"):
+    getattr(cm, function).argtypes = [ctypes.c_void_p] * 4 if function == "rdma_create_id" else [ctypes.c_void_p] * 2
+
+def device_count():
+    count = ctypes.c_int()
+    verbs.ibv_get_device_list(ctypes.byref(count))
+    return count.value
+
+def bind(port):
+    channel = cm.rdma_create_event_channel()
+    id = ctypes.c_void_p()
+    assert cm.rdma_create_id(channel, ctypes.byref(id), None, 0x106) == 0
+    addr = struct.pack("=HHI8x", socket.AF_INET, socket.htons(port), 0)
+    return ctypes.get_errno() if cm.rdma_bind_addr(id, addr) else 0
+
+assert device_count() == 1
+assert bind(7301) == 0
+child = os.fork()
+if child == 0:
+    results = device_count(), bind(7301), bind(7302)
+    print(*results)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+print(bind(7302), bind(7301))
+"#;
+
+/// A child binds a port and ends, while a child of its own lives: the port is free.
+const ORPHAN: &str = r#"
+held, to_grandchild = os.pipe()
+child = os.fork()
+if child == 0:
+    assert bind(7303) == 0
+    if os.fork() == 0:
+        os.close(to_grandchild)
+        os.close(1)
+        os.read(held, 1)
+    os._exit(0)
+os.waitpid(child, 0)
+deadline = time.monotonic() + 30
+while (result := bind(7303)) != 0 and time.monotonic() < deadline:
+    time.sleep(0.02)
+print(result)
+"#;
+
+#[test]
+fn child_made_by_fork_has_a_device_beside_its_parents() {
+    // `EADDRINUSE` is 98. The child's port is free after its end.
+    assert_eq!(printed_by(42, FORK), "1 98 0\n0 98\n");
+}
+
+#[test]
+fn ended_parent_of_a_living_child_has_no_port() {
+    assert_eq!(
+        printed_by(44, &[FORK, ORPHAN].concat()),
+        "1 98 0\n0 98\n0\n"
+    );
+}
+
+/// The output of a program of Python at an address.
+fn printed_by(test: u8, program: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("fork.py");
+    fs::write(&script, program).unwrap();
+    let words = format!("/usr/bin/python3 {}", script.display());
+    let ended = Program::start(addr(test, 2), &[], &words).finish("the program");
+    assert!(ended.status.success(), "{ended:?}");
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+/// The port is free for a process without a keeper after the end of all programs, also of a killed one.
+#[test]
+fn keeper_ends_with_the_last_program() {
+    let addr = addr(43, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let mut pair = Pair::start(addr, 7401, 1 << 20, folder.path());
+    assert!(UdpSocket::bind((addr, 4791)).is_err());
+    pair.programs[0].0.kill().unwrap();
+    for program in pair.programs {
+        program.finish("a program");
+    }
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while UdpSocket::bind((addr, 4791)).is_err() {
+        assert!(Instant::now() < deadline, "the keeper does not end");
+        thread::sleep(PAUSE);
+    }
+}
