@@ -190,7 +190,7 @@ pub fn wait_readable(
     fd: BorrowedFd<'_>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    wait_any_readable(call, [fd], timeout)
+    wait_any_readable(call, [fd], timeout).map(|[readable]| readable)
 }
 
 /// `poll(2)`—As [`wait_readable`], but a signal ends the wait.
@@ -217,7 +217,7 @@ pub fn wait_interruptible(
     }
 }
 
-/// `poll(2)`—Blocks until one of `fds` is readable. Returns false if `timeout` elapses first.
+/// `poll(2)`—Blocks until one of `fds` is readable, and returns which are: none if `timeout` elapses first.
 ///
 /// # Errors
 /// As for [`wait_readable`].
@@ -226,17 +226,17 @@ pub fn wait_any_readable<const N: usize>(
     call: &'static str,
     fds: [BorrowedFd<'_>; N],
     timeout: Option<Duration>,
-) -> Result<bool> {
+) -> Result<[bool; N]> {
     // A timeout beyond the clock's range counts as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match poll_once(call, fds, remaining) {
             Ok(None) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                return Ok(false);
+                return Ok([false; N]);
             }
             Ok(None) => {}
-            Ok(Some(_)) => return Ok(true),
+            Ok(Some(readable)) => return Ok(readable),
             Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {}
             Err(err) => return Err(err),
         }
@@ -360,9 +360,10 @@ mod tests {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         let short = Some(Duration::from_millis(20));
         let fds = [idle.as_fd(), reader.as_fd()];
-        assert!(!wait_any_readable("poll", fds, short).unwrap());
+        assert_eq!(wait_any_readable("poll", fds, short).unwrap(), [false; 2]);
         writer.write_all(b"x").unwrap();
-        assert!(wait_any_readable("poll", fds, Some(Duration::MAX)).unwrap());
+        let readable = wait_any_readable("poll", fds, Some(Duration::MAX)).unwrap();
+        assert_eq!(readable, [false, true]);
     }
 
     #[test]

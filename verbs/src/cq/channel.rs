@@ -204,12 +204,6 @@ impl CompletionChannel {
     pub(crate) fn handle(&self) -> Arc<ChannelHandle> {
         Arc::clone(&self.inner)
     }
-
-    /// Takes all pending events, for a queue with a channel of its own.
-    pub(super) fn forget(&self) -> Result<()> {
-        while self.try_next()?.is_some() {}
-        Ok(())
-    }
 }
 
 impl ChannelHandle {

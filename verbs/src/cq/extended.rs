@@ -16,7 +16,7 @@ use ibverbs_sys::ibv_create_cq_wc_flags as with;
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     extended_wc::{Entry, ExtendedCompletion},
-    queue::{CqHandle, Notify},
+    queue::CqHandle,
 };
 use crate::{
     context::Context,
@@ -24,7 +24,7 @@ use crate::{
     hint,
     pd::ProtectionDomain,
     quirk::cq_ex_advances_twice,
-    waiting::notifier::{self, NotifySource},
+    waiting::notifier::{self, NotifySource, Requested},
 };
 
 bitflags! {
@@ -109,6 +109,8 @@ bitflags! {
 pub struct ExtendedCq {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
+    /// The event of the own channel.
+    requested: Requested,
     fields: WcFields,
     /// Whether a poll of C's can give one completion only.
     one_by_one: bool,
@@ -300,6 +302,7 @@ impl<'a> ExtendedCqBuilder<'a> {
             one_by_one: cq_ex_advances_twice(self.ctx)?,
             handle,
             own_channel,
+            requested: Requested::default(),
             fields: self.fields,
             batch: vec![Entry::empty(); batch as usize].into_boxed_slice(),
             next: 0,
@@ -401,6 +404,8 @@ impl ExtendedCq {
     /// As there.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, cqe: u32) -> Result<()> {
+        // A provider may forget the request.
+        self.requested = Requested::default();
         // SAFETY: `self` is borrowed exclusively, and nothing but this resizes the queue.
         unsafe { self.handle.resize(cqe) }
     }
@@ -511,15 +516,8 @@ impl NotifySource for ExtendedCq {
         self.fill()
     }
 
-    fn drain_events(&mut self) -> Result<()> {
-        match &self.own_channel {
-            Some(channel) => channel.forget(),
-            None => Ok(()),
-        }
-    }
-
-    fn arm(&mut self) -> Result<()> {
-        self.req_notify(Notify::Next)
+    fn request(&mut self) -> Result<bool> {
+        (self.handle).request(&mut self.requested, self.own_channel.as_ref())
     }
 }
 

@@ -24,6 +24,7 @@ mod channel;
 mod completion;
 mod extended;
 mod extended_wc;
+mod notify;
 mod queue;
 mod reservation;
 mod resize;
@@ -34,7 +35,8 @@ pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;
 pub use extended::{ExtendedCq, ExtendedCqBuilder, ExtendedPoll, WcFields};
 pub use extended_wc::{ExtendedCompletion, TagMatch};
-pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
+pub use notify::Notify;
+pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle};
 pub use status::{WcError, WcOpcode, WcStatus};
 
 #[cfg(feature = "tokio")]

@@ -1,13 +1,13 @@
 //! Completion queues.
 
 use std::{
-    fmt, io,
+    fmt,
     mem::{self, MaybeUninit},
     ops::Deref,
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     slice,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     context::Context,
-    error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
+    error::{Result, cvt_count, cvt_ptr},
     hint,
     pd::ProtectionDomain,
     quirk,
-    waiting::notifier::{self, NotifySource},
+    waiting::notifier::{self, Requested},
 };
 
 /// Default of the maximum number of completions fetched by one call of `ibv_poll_cq`.
@@ -55,8 +55,10 @@ const DEFAULT_BATCH: usize = 16;
 #[doc(alias = "ibv_destroy_cq")]
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
-    handle: CqHandle,
-    own_channel: Option<CompletionChannel>,
+    pub(super) handle: CqHandle,
+    pub(super) own_channel: Option<CompletionChannel>,
+    /// The event of the own channel.
+    pub(super) requested: Requested,
     /// The place of the completions fetched at once. Zero at first: C need not write every field of a completion.
     batch: Box<[ffi::ibv_wc]>,
     // The number of completions to ask for.
@@ -85,7 +87,7 @@ unsafe impl Sync for CompletionQueue {}
 /// pair on the queue.
 #[derive(Clone)]
 pub struct CqHandle {
-    inner: Arc<CqInner>,
+    pub(super) inner: Arc<CqInner>,
 }
 
 pub(super) struct CqInner {
@@ -94,8 +96,10 @@ pub(super) struct CqInner {
     is_extended: bool,
     account: CqAccount,
     resizes: Resizes,
+    /// Whether the program has armed the queue by itself.
+    pub(super) armed_by_program: AtomicBool,
     /// Destroyed after the queue.
-    channel: Option<Arc<ChannelHandle>>,
+    pub(super) channel: Option<Arc<ChannelHandle>>,
     /// The parent domain of the queue, if any.
     _pd: Option<ProtectionDomain>,
     ctx: Context,
@@ -141,15 +145,6 @@ unsafe extern "C" fn fails_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc
 unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CqInner {}
-
-/// The condition of the event requested by [`CqHandle::req_notify`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Notify {
-    /// With the next completion.
-    Next,
-    /// With the next completion of a receive that the sender marked as solicited, or that failed.
-    Solicited,
-}
 
 /// Builder of a [`CompletionQueue`].
 #[derive(Debug)]
@@ -274,6 +269,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             poll,
             handle,
             own_channel,
+            requested: Requested::default(),
             batch,
             ask: batch_len,
             next: 0,
@@ -399,7 +395,7 @@ impl CompletionQueue {
     }
 
     /// Fills the batch unless completions are left in it; returns whether there are any.
-    fn fill(&mut self) -> Result<bool> {
+    pub(super) fn fill(&mut self) -> Result<bool> {
         if self.unread == 0 {
             let ret = self.fetch_raw();
             self.fetch_after(ret)?;
@@ -491,25 +487,6 @@ fn fetched(ret: i32) -> Option<u32> {
     (ret > 0).then_some(ret.unsigned_abs())
 }
 
-impl NotifySource for CompletionQueue {
-    type Error = Error;
-
-    fn has_completions(&mut self) -> Result<bool> {
-        self.fill()
-    }
-
-    fn drain_events(&mut self) -> Result<()> {
-        match &self.own_channel {
-            Some(channel) => channel.forget(),
-            None => Ok(()),
-        }
-    }
-
-    fn arm(&mut self) -> Result<()> {
-        self.req_notify(Notify::Next)
-    }
-}
-
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
@@ -544,6 +521,7 @@ impl CqHandle {
             is_extended,
             account: CqAccount::new(u32::try_from(cqe).unwrap_or(0)),
             resizes: Resizes::default(),
+            armed_by_program: AtomicBool::new(false),
             channel,
             _pd: pd,
             ctx,
@@ -565,32 +543,6 @@ impl CqHandle {
 
     pub(super) fn share(&self) -> Arc<CqInner> {
         Arc::clone(&self.inner)
-    }
-
-    /// `ibv_req_notify_cq`—Arms the queue for one event on its channel. Poll once more after this
-    /// call, for earlier completions, and only then wait.
-    ///
-    /// # Errors
-    /// - `Unsupported`: the queue has no channel.
-    /// - `BrokenPipe`: a resize of the queue has failed.
-    ///
-    /// # References
-    /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
-    #[doc(alias = "ibv_req_notify_cq")]
-    pub fn req_notify(&self, notify: Notify) -> Result<()> {
-        self.check_failure("ibv_req_notify_cq")?;
-        if self.inner.channel.is_none() {
-            return Err(Error::refused(
-                "ibv_req_notify_cq",
-                io::ErrorKind::Unsupported,
-                "the queue has no completion channel",
-            ));
-        }
-        let solicited_only = i32::from(notify == Notify::Solicited);
-        // SAFETY: the queue is created (invariant of `CqInner`). A resize may fail at the same time.
-        // Assumption: arming a queue whose resize has failed does not access its memory.
-        let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
-        cvt_errno("ibv_req_notify_cq", ret)
     }
 
     /// The number of entries, as granted by the device: at least the requested number.

@@ -15,6 +15,7 @@ use crate::{
     error::{Error, Result, cvt_errno},
     hint,
     quirk::{self, keeps_size},
+    waiting::notifier::Requested,
 };
 
 /// The resizes of a queue, and their failure.
@@ -73,6 +74,8 @@ impl CompletionQueue {
     /// [ibv_resize_cq(3)](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html)
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, cqe: u32) -> Result<()> {
+        // A provider may forget the request.
+        self.requested = Requested::default();
         // SAFETY: `self` is borrowed exclusively, and nothing but this resizes the queue.
         let resized = unsafe { self.handle().resize(cqe) };
         if self.check_failure("ibv_resize_cq").is_err() {

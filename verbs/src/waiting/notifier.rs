@@ -2,13 +2,14 @@
 //!
 //! An armed queue notifies of the *next* completion, once. A completion that arrived before the
 //! queue was armed makes no event, and an old event left in the channel makes the descriptor
-//! readable without a new completion. So the steps are: poll; discard old events; arm; poll again;
+//! readable without a new completion. So the steps are: poll; take the old event; arm; poll again;
 //! and only then sleep until the descriptor is readable. If the second poll finds no completion,
 //! the next completion takes the descriptor of the queue's own channel from unreadable to readable.
 //! This edge wakes `poll`, `epoll` in both of its modes, and every runtime.
 //!
-//! No step depends on the result of an earlier call. So a spurious wake-up, a queue armed by
-//! another thread, and a wait abandoned half-way are all harmless.
+//! A queue with a channel of its own has at most one event that its poller has [requested](Requested), so
+//! a wait takes one event, and a queue whose event has not come is still armed. A spurious wake-up, a queue
+//! armed by another thread, and a wait abandoned half-way are all harmless.
 
 /// A queue, or several, with a notification of the next completion.
 pub(crate) trait NotifySource {
@@ -18,11 +19,9 @@ pub(crate) trait NotifySource {
     /// Polls for completions; returns whether there are any.
     fn has_completions(&mut self) -> Result<bool, Self::Error>;
 
-    /// Takes and discards the pending events, if the channel has no other queue.
-    fn drain_events(&mut self) -> Result<(), Self::Error>;
-
-    /// Requests a notification for the next completion.
-    fn arm(&mut self) -> Result<(), Self::Error>;
+    /// Requests a notification of the next completion, and discards those of earlier ones. Returns false if each
+    /// completion after the last [poll](Self::has_completions) gives a notification already.
+    fn request(&mut self) -> Result<bool, Self::Error>;
 }
 
 /// Whether there are completions. If not, the queue is armed for the next one.
@@ -30,9 +29,32 @@ pub(crate) fn ready<Q: NotifySource>(queue: &mut Q) -> Result<bool, Q::Error> {
     if queue.has_completions()? {
         return Ok(true);
     }
-    queue.drain_events()?;
-    queue.arm()?;
-    queue.has_completions()
+    if queue.request()? {
+        return queue.has_completions();
+    }
+    Ok(false)
+}
+
+/// Whether the poller of a queue with a channel of its own has requested an event and not taken it.
+#[derive(Debug, Default)]
+pub(crate) struct Requested(bool);
+
+impl Requested {
+    /// Takes the event, if it has come, and then requests another one; see [`NotifySource::request`]. `take_event` takes
+    /// an event of the channel if there is one, and returns whether there was.
+    pub(crate) fn renew<E>(
+        &mut self,
+        take_event: impl FnOnce() -> Result<bool, E>,
+        arm: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
+        if self.0 && !take_event()? {
+            return Ok(false);
+        }
+        self.0 = false;
+        arm()?;
+        self.0 = true;
+        Ok(true)
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +86,16 @@ mod interleavings {
         events: u32,
         /// Whether the descriptor has become readable since the last sleep.
         edge: bool,
+        /// Whether a thread other than the poller has armed the queue.
+        armed_by_others: bool,
+    }
+
+    impl State {
+        fn take_event(&mut self) -> bool {
+            let found = self.events > 0;
+            self.events = self.events.saturating_sub(1);
+            found
+        }
     }
 
     impl Device {
@@ -83,6 +115,10 @@ mod interleavings {
             });
         }
 
+        fn arm(&self) {
+            self.step(|state| state.armed = true);
+        }
+
         /// Sleeps until the descriptor has become readable, as `epoll` does when it watches for the
         /// edge: the stricter of its modes.
         fn sleep(&self) {
@@ -94,23 +130,33 @@ mod interleavings {
         }
     }
 
-    struct Waiter<'a>(&'a Device);
+    struct Waiter<'a> {
+        device: &'a Device,
+        requested: &'a mut Requested,
+    }
 
     impl NotifySource for Waiter<'_> {
         type Error = Infallible;
 
         fn has_completions(&mut self) -> Result<bool, Infallible> {
-            Ok(self.0.step(|state| state.completions > 0))
+            Ok(self.device.step(|state| state.completions > 0))
         }
 
-        fn drain_events(&mut self) -> Result<(), Infallible> {
-            self.0.step(|state| state.events = 0);
-            Ok(())
-        }
-
-        fn arm(&mut self) -> Result<(), Infallible> {
-            self.0.step(|state| state.armed = true);
-            Ok(())
+        fn request(&mut self) -> Result<bool, Infallible> {
+            let device = self.device;
+            self.requested.renew(
+                || {
+                    let first = device.step(State::take_event);
+                    if device.step(|state| std::mem::take(&mut state.armed_by_others)) {
+                        while device.step(State::take_event) {}
+                    }
+                    Ok(first)
+                },
+                || {
+                    device.arm();
+                    Ok(())
+                },
+            )
         }
     }
 
@@ -124,11 +170,21 @@ mod interleavings {
             let sender = thread::spawn(move || (0..messages).for_each(|_| sender.complete()));
             let other = second_call.then(|| {
                 let device = Arc::clone(&device);
-                thread::spawn(move || Waiter(&device).arm().unwrap())
+                thread::spawn(move || {
+                    device.step(|state| state.armed_by_others = true);
+                    device.arm();
+                    device.step(|state| state.armed_by_others = true);
+                })
             });
+            // Armed before, or with an event: by an earlier wait.
+            let mut requested = Requested(start.armed || start.events > 0);
             let mut polled = 0;
             while polled < messages + start.completions {
-                if ready(&mut Waiter(&device)).unwrap() {
+                let mut waiter = Waiter {
+                    device: &device,
+                    requested: &mut requested,
+                };
+                if ready(&mut waiter).unwrap() {
                     polled += device.step(|state| std::mem::take(&mut state.completions));
                 } else {
                     device.sleep();

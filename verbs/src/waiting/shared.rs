@@ -63,12 +63,10 @@ impl<S: Source> NotifySource for Queues<'_, S> {
         self.0.process()
     }
 
-    fn drain_events(&mut self) -> Result<(), S::Error> {
-        self.0.drain_events()
-    }
-
-    fn arm(&mut self) -> Result<(), S::Error> {
-        self.0.arm()
+    fn request(&mut self) -> Result<bool, S::Error> {
+        self.0.drain_events()?;
+        self.0.arm()?;
+        Ok(true)
     }
 }
 

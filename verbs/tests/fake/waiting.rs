@@ -40,6 +40,36 @@ fn armed_cq_notifies_of_the_next_completion() {
     assert!(!readable(&cq, SHORT));
 }
 
+/// Arming a queue is a system call on devices of the kernel.
+#[test]
+fn queue_with_a_requested_event_is_not_armed_again() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    // The second call fails: it comes after the event of the first.
+    fixture.fake.fail_after(1, Call::ReqNotifyCq, libc::EIO);
+    for _ in 0..3 {
+        assert!(cq.poll_or_arm().unwrap().is_none());
+    }
+    assert_eq!(cq.wait(SHORT).unwrap().count(), 0);
+    fixture.fake.push(&cq, wc(1, SEND));
+    assert_eq!(cq.wait(None).unwrap().count(), 1);
+    assert_eq!(
+        cq.poll_or_arm().unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert!(cq.poll_or_arm().unwrap().is_none());
+    // Events requested by the program are discarded all the same.
+    cq.req_notify(Notify::Next).unwrap();
+    fixture.fake.push(&cq, wc(4, SEND));
+    cq.req_notify(Notify::Next).unwrap();
+    fixture.fake.push(&cq, wc(5, SEND));
+    assert_eq!(cq.poll_or_arm().unwrap().unwrap().count(), 2);
+    assert!(cq.poll_or_arm().unwrap().is_none());
+    assert!(!wait_readable("poll", cq.notify_fd().unwrap(), SHORT).unwrap());
+    fixture.fake.push(&cq, wc(6, SEND));
+    assert_eq!(cq.wait(None).unwrap().count(), 1);
+}
+
 #[test]
 fn unread_completions_are_returned_by_wait() {
     let fixture = Fixture::new();
