@@ -363,12 +363,15 @@ impl Link {
         deadline: Deadline,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
-            self.attend(connection)?;
             let next_check = self.ending.advance(call, connection, in_flight)?;
             let remaining = deadline.remaining();
             let wait = next_check.into_iter().chain(remaining).min();
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
-            if !wait_any_readable(call, fds, wait)? && wait == remaining {
+            let readable = wait_any_readable(call, fds, wait)?;
+            if let [_, true] = readable {
+                self.attend(connection)?;
+            }
+            if readable == [false; 2] && wait == remaining {
                 // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),

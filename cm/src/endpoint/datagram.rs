@@ -308,9 +308,12 @@ impl Service {
         deadline: Deadline,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
-            self.attend(qp)?;
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
-            if !wait_any_readable(call, fds, deadline.remaining())? {
+            let readable = wait_any_readable(call, fds, deadline.remaining())?;
+            if let [_, true] = readable {
+                self.attend(qp)?;
+            }
+            if readable == [false; 2] {
                 // Poll once more: event and completion may have arrived at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),

@@ -73,21 +73,27 @@ impl Device {
         self.ready = (0..self.cqs.len()).collect();
     }
 
-    /// Takes all completions, and arms the queues without.
-    pub(super) fn take(&mut self, mut act: impl FnMut(WorkCompletion<'_>)) -> Result<(), Failure> {
-        loop {
-            while let Some(CqKey(index)) = self.events.try_next()? {
-                if !self.ready.contains(&index) {
-                    self.ready.push(index);
-                }
-            }
-            let Some(&index) = self.ready.last() else {
-                return Ok(());
+    /// Takes the pending events, of which there is one at most for each armed queue.
+    pub(super) fn take_events(&mut self) -> Result<(), Failure> {
+        for _ in &self.cqs {
+            let Some(CqKey(index)) = self.events.try_next()? else {
+                break;
             };
+            if !self.ready.contains(&index) {
+                self.ready.push(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all completions of queues with an event, and arms these queues.
+    pub(super) fn take(&mut self, mut act: impl FnMut(WorkCompletion<'_>)) -> Result<(), Failure> {
+        while let Some(&index) = self.ready.last() {
             while let Some(completions) = self.cqs[index].poll_or_arm()? {
                 completions.for_each(&mut act);
             }
             self.ready.pop();
         }
+        Ok(())
     }
 }

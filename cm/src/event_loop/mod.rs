@@ -141,6 +141,19 @@ pub struct EventLoop<P: Protocol> {
     last: Result<(), P::Error>,
 }
 
+/// The descriptors to read. The loop reads no others: each read is a system call.
+struct Readable {
+    channel: bool,
+    completions: bool,
+}
+
+impl Readable {
+    const ALL: Self = Self {
+        channel: true,
+        completions: true,
+    };
+}
+
 impl<P: Protocol> EventLoop<P> {
     /// `rdma_resolve_addr(id, from, to, 2000)`—Begins to connect to `to`, from `from` if given. [`run`](Self::run) ends
     /// with the connection. Does not block.
@@ -272,9 +285,15 @@ impl<P: Protocol> EventLoop<P> {
         let mut stop_by = None;
         let mut tick_at = self.next_tick(start);
         self.protocol.started(self.handle.clone());
+        let mut readable = Readable::ALL;
         loop {
+            if readable.completions {
+                self.take_events()?;
+            }
             self.take_completions()?;
-            while let Some(event) = self.channel.try_next().map_err(Failure::from)? {
+            while readable.channel
+                && let Some(event) = self.channel.try_next().map_err(Failure::from)?
+            {
                 self.on_event(event)?;
                 self.take_completions()?;
             }
@@ -309,7 +328,7 @@ impl<P: Protocol> EventLoop<P> {
                 return Err(Failure::HandshakeTimeout.into());
             }
             let timers = [stop_by, tick_at, connect_by, self.peers.next_timer()];
-            self.wait(timers.into_iter().flatten().min())?;
+            readable = self.wait(timers.into_iter().flatten().min())?;
         }
     }
 
@@ -389,14 +408,26 @@ impl<P: Protocol> EventLoop<P> {
     }
 
     /// Blocks until an event or a completion is ready, the loop is woken or stopped, or until `deadline`.
-    fn wait(&self, deadline: Option<Instant>) -> Result<(), Failure> {
+    fn wait(&self, deadline: Option<Instant>) -> Result<Readable, Failure> {
         let channel = self.channel.as_fd();
         let events = self.device.as_ref().map(Device::events);
         let fds = [channel, self.handle.event_fd(), events.unwrap_or(channel)];
         let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        wait_any_readable("poll", fds, remaining)?;
-        self.handle.event().drain();
-        Ok(())
+        let [channel, woken, completions] = wait_any_readable("poll", fds, remaining)?;
+        if woken {
+            self.handle.event().drain();
+        }
+        Ok(Readable {
+            channel,
+            completions,
+        })
+    }
+
+    fn take_events(&mut self) -> Result<(), Failure> {
+        match &mut self.device {
+            Some(device) => device.take_events(),
+            None => Ok(()),
+        }
     }
 
     fn take_completions(&mut self) -> Result<(), Failure> {
