@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::{bench, test};
@@ -35,6 +37,9 @@ pub(crate) enum Command {
         /// Probability of the loss of a frame, 0 to 1: the devices retransmit
         #[arg(long, value_name = "PROBABILITY", value_parser = probability, conflicts_with = "guests")]
         loss: Option<f64>,
+        /// Write the sequence of lines and frames to this file, as an image
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Run the tests: on the host, and in guests with a software RDMA device
     Test(test::Options),

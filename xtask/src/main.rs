@@ -68,11 +68,14 @@ fn dispatch(command: Command) -> Result<ExitCode> {
                 eprintln!("note: {error:#}; no test runs under Miri");
             }
         }
-        Command::Demo { guests: true, .. } => return Ok(verdict(demo::run_in_guests()?)),
+        Command::Demo {
+            guests: true, svg, ..
+        } => return Ok(verdict(demo::run_in_guests(svg.as_deref())?)),
         Command::Demo {
             guests: false,
             loss,
-        } => return Ok(verdict(demo::run(loss)?)),
+            svg,
+        } => return Ok(verdict(demo::run(loss, svg.as_deref())?)),
         Command::Test(arguments) => return Ok(verdict(test::run(&arguments)?)),
         Command::Bench {
             name,

@@ -1,9 +1,12 @@
 //! `cargo xtask demo`: a Rust client and server talk over RDMA, with an explanation of each step beside the programs'
 //! output: on two softnic hosts in one process, or on two guests, whose kernels have the RDMA devices.
 
+mod sequence;
 mod stage;
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,8 +28,8 @@ const COMMANDS: [&str; 2] = [
 /// Columns of an output without a terminal.
 const DEFAULT_COLUMNS: u16 = 100;
 
-/// Runs both programs on softnic. Returns whether both messages arrived.
-pub(crate) fn run(loss: Option<f64>) -> Result<bool> {
+/// Runs both programs on softnic, and writes the sequence to `svg`. Returns whether both messages arrived.
+pub(crate) fn run(loss: Option<f64>, svg: Option<&Path>) -> Result<bool> {
     let workspace = Workspace::load()?;
     println!(
         "Building the demo: two programs, the crates verbs and cm, and softnic, the RDMA devices."
@@ -42,7 +45,19 @@ pub(crate) fn run(loss: Option<f64>) -> Result<bool> {
     if let Some(loss) = loss {
         command.args(["--loss", &loss.to_string()]);
     }
-    show_trace(&mut command, &mut Stage::new(std::io::stdout(), width()))
+    let mut stage = Stage::new(std::io::stdout(), width());
+    let arrived = show_trace(&mut command, &mut stage)?;
+    write_picture(&stage, svg)?;
+    Ok(arrived)
+}
+
+fn write_picture<W: Write>(stage: &Stage<W>, svg: Option<&Path>) -> Result<()> {
+    let Some(path) = svg else {
+        return Ok(());
+    };
+    fs::write(path, stage.svg()).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("The sequence is in {}.", path.display());
+    Ok(())
 }
 
 /// Runs the demo's program, and shows its output. Returns whether both messages arrived.
@@ -77,8 +92,8 @@ fn show_line<W: Write>(line: &str, stage: &mut Stage<W>) -> Result<()> {
     }
 }
 
-/// Runs both programs on two guests. Returns whether both messages arrived.
-pub(crate) fn run_in_guests() -> Result<bool> {
+/// Runs both programs on two guests, and writes the sequence to `svg`. Returns whether both messages arrived.
+pub(crate) fn run_in_guests(svg: Option<&Path>) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Guest])?;
     let workspace = Workspace::load()?;
     println!("Building the examples, on rdma-core's libraries.");
@@ -122,7 +137,9 @@ pub(crate) fn run_in_guests() -> Result<bool> {
         eprintln!("{complaint}");
     }
     ensure!(outcome.is_success(), "one of the programs has failed");
-    stage.close(begin.elapsed(), " including the boot")
+    let arrived = stage.close(begin.elapsed(), " including the boot")?;
+    write_picture(&stage, svg)?;
+    Ok(arrived)
 }
 
 fn print_intro(text: &str) {

@@ -8,6 +8,8 @@ use console::{StyledObject, style};
 
 use soft_roce::{Host, Stream};
 
+use super::sequence::Sequence;
+
 /// Explanations: host (if only one), start of the output line, text.
 const MEANINGS: &[(Option<Host>, &str, &str)] = &[
     (
@@ -78,6 +80,7 @@ pub(super) struct Stage<W> {
     /// The message received by each program.
     received: [Option<String>; 2],
     frames: usize,
+    sequence: Sequence,
 }
 
 impl<W: Write> Stage<W> {
@@ -88,7 +91,13 @@ impl<W: Write> Stage<W> {
             width: width.clamp(*WIDTHS.start(), *WIDTHS.end()),
             received: [None, None],
             frames: 0,
+            sequence: Sequence::default(),
         }
+    }
+
+    /// The output so far as an SVG image.
+    pub(super) fn svg(&self) -> String {
+        self.sequence.svg()
     }
 
     /// Width of each of two columns; `None` if the terminal is too narrow.
@@ -98,6 +107,8 @@ impl<W: Write> Stage<W> {
 
     /// Prints the headings: each host's address and command.
     pub(super) fn open(&mut self, commands: [&str; 2]) -> Result<()> {
+        let [a, b] = [0, 1].map(|host: usize| format!("{}: {}", HEADINGS[host], commands[host]));
+        self.sequence.open([a, b]);
         let Some(column) = self.column() else {
             for ((heading, command), host) in HEADINGS.iter().zip(commands).zip([Host::A, Host::B])
             {
@@ -118,6 +129,7 @@ impl<W: Write> Stage<W> {
         if let Some(message) = line.strip_prefix("received message: ") {
             self.received[host.index()] = Some(message.to_owned());
         }
+        self.sequence.line(host, line);
         self.print(host, "", line, |text| match stream {
             Stream::Stdout => style(text).bold(),
             Stream::Stderr => style(text).red(),
@@ -156,6 +168,7 @@ impl<W: Write> Stage<W> {
     /// Prints an arrow from a host to the other one, with the frame's description.
     pub(super) fn frame(&mut self, from: Host, frame: &str) -> Result<()> {
         self.frames += 1;
+        self.sequence.frame(from, frame);
         let text = format!(" {frame} ");
         let dashes = self
             .width
