@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// Ground on which a program that breaks by a rule is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleClass {
-    /// A manual page or the specification forbids what the program does.
+    /// A manual page or the specification forbids the program's use.
     Error,
     /// The program relies on behaviour of common machines that no document promises.
     Assumption,
@@ -120,7 +120,7 @@ impl fmt::Display for Rule {
 }
 
 /// Error of [`Rule::from_str`]: no rule has the name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct UnknownRule(String);
 
 impl fmt::Display for UnknownRule {
@@ -132,6 +132,13 @@ impl fmt::Display for UnknownRule {
             self.0,
             names.join(", ")
         )
+    }
+}
+
+/// Formats as [`Display`](fmt::Display), so that `unwrap` prints the remedy.
+impl fmt::Debug for UnknownRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

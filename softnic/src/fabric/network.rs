@@ -61,7 +61,7 @@ impl NetworkHost {
         !dst.is_multicast() && is_other
     }
 
-    /// Tells the keeper of a shared address how a connection is to end if this process ends now.
+    /// Sends the keeper of a shared address the end of a connection for the case that this process ends now.
     fn keep_will(&self, id: u32) {
         let carrier = self.carrier.as_ref();
         let Some(carrier) = carrier.filter(|carrier| carrier.shared().is_some()) else {

@@ -49,7 +49,7 @@ fn opcode_of_a_failed_completion_is_undefined() {
         pair.a.fail();
         let wrong = (0..16).filter(|wr_id| {
             let wc = pair.a.wait();
-            // The corrected program: what these fields say holds.
+            // The corrected program: these fields are defined.
             assert_eq!(
                 (wc.wr_id, wc.status),
                 (*wr_id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR)

@@ -104,13 +104,13 @@ fn run(addr: IpAddr, first: OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Tells a program that it has no slot. A program that has ended does not read it.
+/// Reports to a program that there is no slot for it. An ended program does not read the message.
 fn refuse(control: &OwnedFd, errno: i32) {
     let welcome = Welcome::Refused(errno).encode();
     let _sent = send(control, &welcome, SendFlags::NOSIGNAL);
 }
 
-/// What a descriptor belongs to.
+/// The owner of a descriptor.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,
@@ -122,7 +122,7 @@ enum Source {
 }
 
 impl Keeper {
-    /// Waits for a program, a request or a datagram, and serves all that are pending.
+    /// Waits for a program, a request or a datagram, and serves each pending one.
     fn wait_and_serve(&mut self) -> Result<()> {
         let ready = {
             let management = self.group.socket(0)?;
@@ -141,7 +141,7 @@ impl Keeper {
                 Source::Program(slot) => {
                     self.serve(slot);
                 }
-                // Before the requests of others, who may know of the end. Its last requests may be pending.
+                // Before the requests of other programs, which may have seen the end. Its last requests may be pending.
                 Source::Ended(slot) => while self.serve(slot) {},
             }
         }

@@ -106,7 +106,7 @@ fn complaints(rows: &[Row<'_>], Report { release, results }: &Report) -> Vec<Str
     complaints
 }
 
-/// What `run.py` prints.
+/// The output of `run.py`.
 struct Report {
     /// Release of rdma-core.
     release: u32,
