@@ -119,7 +119,7 @@ const SOFTNIC_IN_CI: [&str; 3] = [
 ];
 
 /// Parts of the names of tests excluded from Miri, each with the reason.
-pub(crate) const LEFT_OUT: [(&str, &str); 30] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 32] = [
     (
         "interleavings",
         "loom switches stacks by itself; or all orders, which take hours",
@@ -135,6 +135,8 @@ pub(crate) const LEFT_OUT: [(&str, &str); 30] = [
     ("every_list_beyond_a_limit", "2401 lists of elements"),
     ("zero_sized_or_aligned_work", "8 million slots"),
     ("slab_names_wrap_around", "8 million slots"),
+    ("identity_is_not_reused", "65,535 identities"),
+    ("identities_end", "4 million identities"),
     ("processes_share", "memfd_create"),
     ("shared_memory", "memfd_create"),
     ("huge", "mmap with MAP_HUGETLB"),
