@@ -21,6 +21,7 @@
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
 pub(crate) mod arm64;
+mod first_build;
 mod guests;
 mod newest;
 
@@ -501,6 +502,11 @@ impl Suite<'_> {
         cargo.env(stack_table::VARIABLE, capabilities);
         if let Some(filter) = &self.options.filter {
             cargo.args(["--", filter]);
+        }
+        if let Some(minutes) = first_build::minutes(self.workspace.target()) {
+            output::print(format_args!(
+                "Building the tests, for the first time: about {minutes} min on this machine"
+            ));
         }
         self.run_counting(&mut cargo, counts, outcomes)?;
         self.require_some(counts)
