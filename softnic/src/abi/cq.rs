@@ -292,7 +292,12 @@ pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ffi::ibv_cq, solicited: 
     } else {
         Armed::Solicited
     };
-    outcome(cq.device.port.look(|nic| nic.engine.arm_cq(cq.id, request)))
+    let port = &cq.device.port;
+    // An adversary may raise an event at once.
+    outcome(match port.adversary().has(Rule::Coalesced) {
+        true => port.call(|nic, _| nic.engine.arm_cq(cq.id, request)),
+        false => port.look(|nic| nic.engine.arm_cq(cq.id, request)),
+    })
 }
 
 pub(super) unsafe extern "C" fn poll_cq(
