@@ -17,8 +17,9 @@ use std::{
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with,
     sockopt::{
-        Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
-        set_socket_recv_buffer_size, set_socket_reuseport, set_socket_send_buffer_size,
+        Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ip_multicast_if,
+        set_ipv6_mtu_discover, set_socket_recv_buffer_size, set_socket_reuseport,
+        set_socket_send_buffer_size,
     },
 };
 
@@ -49,7 +50,10 @@ pub fn open_port(addr: IpAddr, is_shared: bool) -> io::Result<UdpSocket> {
     set_socket_reuseport(&socket, is_shared)?;
     bind(&socket, &SocketAddr::new(addr, PORT))?;
     match addr {
-        IpAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?,
+        IpAddr::V4(addr) => {
+            set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?;
+            set_ip_multicast_if(&socket, &addr)?;
+        }
         IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
     }
     // With less than requested, more frames are lost and sent again.
@@ -99,7 +103,7 @@ impl Welcome {
 
 /// A program's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum KeeperRequest {
     /// Takes a service id, for a port of `rdma_cm`. The keeper answers with a byte: 1, or 0 if another program has the service
     /// id. Programs that all share a service id can have it together.
     Claim {
@@ -123,7 +127,7 @@ pub struct Will {
     pub datagram: Vec<u8>,
 }
 
-impl Request {
+impl KeeperRequest {
     /// Bytes of the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
@@ -226,18 +230,18 @@ mod tests {
             datagram: vec![7; 280],
         };
         for request in [
-            Request::Claim {
+            KeeperRequest::Claim {
                 service: 0x0106_1d2f,
                 is_shared: true,
             },
-            Request::Release(u64::MAX),
-            Request::SetWill(9, None),
-            Request::SetWill(9, Some(will)),
+            KeeperRequest::Release(u64::MAX),
+            KeeperRequest::SetWill(9, None),
+            KeeperRequest::SetWill(9, Some(will)),
         ] {
             let bytes = request.encode();
             assert!(bytes.len() <= MAX_MESSAGE);
-            assert_eq!(Request::decode(&bytes), Some(request));
-            assert_eq!(Request::decode(&bytes[..4]), None);
+            assert_eq!(KeeperRequest::decode(&bytes), Some(request));
+            assert_eq!(KeeperRequest::decode(&bytes[..4]), None);
         }
         for welcome in [Welcome::Slot(254), Welcome::Refused(98)] {
             assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));

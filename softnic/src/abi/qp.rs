@@ -437,7 +437,16 @@ pub(super) unsafe extern "C" fn ibv_attach_mcast(
     let qp = unsafe { Qp::borrow(raw) };
     // SAFETY: the caller's GID.
     let group = addr(unsafe { *gid });
-    outcome(qp.device.port.look(|nic| nic.engine.attach(qp.num, group)))
+    let port = &qp.device.port;
+    let attached = port.change_groups(|engine| engine.attach(qp.num, group));
+    attached.map_or_else(
+        |errno| {
+            // Without the group of the system, no datagram would arrive.
+            let _detached = port.look(|nic| nic.engine.detach(qp.num, group));
+            errno
+        },
+        outcome,
+    )
 }
 
 pub(super) unsafe extern "C" fn ibv_detach_mcast(
@@ -449,5 +458,7 @@ pub(super) unsafe extern "C" fn ibv_detach_mcast(
     let qp = unsafe { Qp::borrow(raw) };
     // SAFETY: the caller's GID.
     let group = addr(unsafe { *gid });
-    outcome(qp.device.port.look(|nic| nic.engine.detach(qp.num, group)))
+    let port = &qp.device.port;
+    let detached = port.change_groups(|engine| engine.detach(qp.num, group));
+    detached.map_or_else(|errno| errno, outcome)
 }

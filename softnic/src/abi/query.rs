@@ -350,9 +350,10 @@ pub(super) unsafe extern "C" fn query_gid(
     0
 }
 
-/// Whether an entry is requested without flags, none of which is defined, and of the length known here.
+/// Whether an entry is requested without flags, none of which is defined, and with all fields known here. As for the kernel, a
+/// longer entry of a later rdma-core is permitted.
 fn is_plain_entry(flags: u32, size: usize) -> bool {
-    flags == 0 && size == size_of::<ffi::ibv_gid_entry>()
+    flags == 0 && size >= size_of::<ffi::ibv_gid_entry>()
 }
 
 pub(super) unsafe extern "C" fn query_gid_ex(
@@ -369,8 +370,8 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     // SAFETY: an open context.
     match unsafe { gid_entry(ctx, port, index) } {
         Ok(entry) => {
-            // SAFETY: the caller's place.
-            unsafe { *out = entry };
+            // SAFETY: the caller's struct, of that size.
+            unsafe { write_prefix(out, &entry, size) };
             0
         }
         Err(errno) => errno,
@@ -393,8 +394,12 @@ pub(super) unsafe extern "C" fn query_gid_table(
         Ok(_) => return -(libc::EINVAL as isize),
         Err(errno) => return -(errno as isize),
     };
-    // SAFETY: the caller's array has `max_entries` entries, at least as many: checked above.
-    unsafe { entries.copy_from_nonoverlapping(gids.as_ptr(), gids.len()) };
+    for (index, gid) in gids.iter().enumerate() {
+        // SAFETY: the caller's array has `max_entries` entries of that size, at least as many: checked above.
+        let entry = unsafe { entries.byte_add(index * size) };
+        // SAFETY: an entry of the caller's array, of that size.
+        unsafe { write_prefix(entry, gid, size) };
+    }
     isize::try_from(gids.len()).unwrap_or(0)
 }
 

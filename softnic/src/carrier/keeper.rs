@@ -24,7 +24,7 @@ use rustix::{
 
 use crate::{
     cm::Claims,
-    keeper::{MAX_MESSAGE, Request, Welcome, Will, name},
+    keeper::{KeeperRequest, MAX_MESSAGE, Welcome, Will, name},
 };
 
 /// Time-out of an answer of the keeper, which waits for no program.
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The connection to the keeper.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct KeeperLink {
     control: OwnedFd,
     /// Locked from a request to its answer.
     turn: Mutex<()>,
@@ -46,15 +46,15 @@ pub(crate) struct Keeper {
 
 /// A slot of an address, with its sockets.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) keeper: Keeper,
+pub(crate) struct PortSlot {
+    pub(crate) keeper: KeeperLink,
     pub(crate) number: u8,
     pub(super) socket: UdpSocket,
     /// Datagrams to queue pair 1, forwarded by the keeper.
     pub(super) management: OwnedFd,
 }
 
-impl Slot {
+impl PortSlot {
     /// The descriptors by which the process has the slot.
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [
@@ -126,7 +126,7 @@ fn started(addr: IpAddr, command: &OsStr) -> io::Result<OwnedFd> {
 }
 
 /// The slot in the keeper's first message; `None` if the keeper ends.
-fn welcomed(control: OwnedFd) -> io::Result<Option<Slot>> {
+fn welcomed(control: OwnedFd) -> io::Result<Option<PortSlot>> {
     for timeout in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&control, timeout, Some(ANSWER))?;
     }
@@ -153,8 +153,8 @@ fn welcomed(control: OwnedFd) -> io::Result<Option<Slot>> {
         fds.pop(),
         fds.pop(),
     ) {
-        (Some(Welcome::Slot(number)), Some(management), Some(socket)) => Ok(Some(Slot {
-            keeper: Keeper {
+        (Some(Welcome::Slot(number)), Some(management), Some(socket)) => Ok(Some(PortSlot {
+            keeper: KeeperLink {
                 control,
                 turn: Mutex::new(()),
             },
@@ -167,23 +167,26 @@ fn welcomed(control: OwnedFd) -> io::Result<Option<Slot>> {
     }
 }
 
-impl Keeper {
+impl KeeperLink {
     /// Sends a request. Fails without effect if the keeper has ended: the device is lost then.
-    fn send(&self, request: &Request) -> Result<(), Errno> {
+    fn send(&self, request: &KeeperRequest) -> Result<(), Errno> {
         let bytes = request.encode();
         retry_on_intr(|| send(&self.control, &bytes, SendFlags::NOSIGNAL)).map(drop)
     }
 
     /// Sets or removes the datagram that ends a connection after the end of this process.
     pub(crate) fn set_will(&self, id: u32, will: Option<Will>) {
-        let _sent = self.send(&Request::SetWill(id, will));
+        let _sent = self.send(&KeeperRequest::SetWill(id, will));
     }
 }
 
-impl Claims for Keeper {
+impl Claims for KeeperLink {
     fn claim(&self, service: u64, is_shared: bool) -> bool {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.send(&Request::Claim { service, is_shared }).is_err() {
+        if self
+            .send(&KeeperRequest::Claim { service, is_shared })
+            .is_err()
+        {
             return false;
         }
         let mut answer = [0];
@@ -192,6 +195,6 @@ impl Claims for Keeper {
     }
 
     fn release(&self, service: u64) {
-        let _sent = self.send(&Request::Release(service));
+        let _sent = self.send(&KeeperRequest::Release(service));
     }
 }

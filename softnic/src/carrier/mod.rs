@@ -10,6 +10,7 @@
 //! network.
 #![forbid(unsafe_code)]
 
+mod groups;
 mod headers;
 mod keeper;
 mod socket;
@@ -21,7 +22,7 @@ use std::{
 };
 
 use headers::Headers;
-pub(crate) use keeper::{Keeper, Slot};
+pub(crate) use keeper::{KeeperLink, PortSlot};
 use socket::Management;
 pub(crate) use socket::{Link, Readiness};
 
@@ -49,7 +50,7 @@ pub(crate) struct Carrier {
     /// Identifications of received packets.
     identifier: Identifier,
     /// The slot of an address shared with other processes, and the connection to the keeper.
-    shared: Option<(u8, Arc<Keeper>)>,
+    shared: Option<(u8, Arc<KeeperLink>)>,
 }
 
 /// Result of a look for a datagram forwarded by the keeper.
@@ -77,13 +78,13 @@ impl Carrier {
     ///
     /// # Errors
     /// - The process has too many descriptors.
-    pub(crate) fn of_slot(local: IpAddr, slot: Slot) -> io::Result<Self> {
+    pub(crate) fn of_slot(local: IpAddr, slot: PortSlot) -> io::Result<Self> {
         let link = Link::new(slot.socket, Some(slot.management))?;
         let shared = (slot.number, Arc::new(slot.keeper));
         Ok(Self::new(local, link, Some(shared)))
     }
 
-    fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<Keeper>)>) -> Self {
+    fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<KeeperLink>)>) -> Self {
         Self {
             local,
             link: Arc::new(link),
@@ -94,7 +95,7 @@ impl Carrier {
     }
 
     /// The slot and the keeper of a shared address.
-    pub(crate) fn shared(&self) -> Option<&(u8, Arc<Keeper>)> {
+    pub(crate) fn shared(&self) -> Option<&(u8, Arc<KeeperLink>)> {
         self.shared.as_ref()
     }
 
@@ -145,6 +146,21 @@ impl Carrier {
         connected.is_ok()
     }
 
+    /// Sets the multicast groups whose datagrams are received. Groups of IPv6 stay in the process.
+    ///
+    /// # Errors
+    /// - A group cannot be joined: too many memberships or descriptors.
+    pub(crate) fn set_groups(&self, groups: impl Iterator<Item = IpAddr>) -> io::Result<()> {
+        let IpAddr::V4(local) = self.local else {
+            return Ok(());
+        };
+        let groups = groups.filter_map(|group| match group {
+            IpAddr::V4(group) => Some(group),
+            IpAddr::V6(_) => None,
+        });
+        self.link.set_groups(local, &groups.collect::<Vec<_>>())
+    }
+
     /// Sends an IP packet. Returns false if the packet is lost: the socket's buffer is full, or the system has no route.
     pub(crate) fn send(&mut self, to: IpAddr, packet: &[u8]) -> bool {
         let Some(datagram) = packet.get(Headers::len(self.local)..) else {
@@ -161,8 +177,9 @@ impl Carrier {
         let start = Headers::len(self.local);
         for _ in 0..MAX_SKIPPED {
             self.received.resize(start + MAX_DATAGRAM, 0);
-            let (len, from) = self.link.receive(self.received.get_mut(start..)?)?;
-            if self.complete(start + len, from) {
+            let (len, from, group) = self.link.receive(self.received.get_mut(start..)?)?;
+            let dst = group.map_or(self.local, IpAddr::V4);
+            if self.complete(start + len, from, dst) {
                 return self.received.get(..start + len);
             }
         }
@@ -180,7 +197,7 @@ impl Carrier {
                 Management::Nothing => return Forward::Nothing,
                 Management::Ended => return Forward::Ended,
             };
-            if self.complete(start + len, from) {
+            if self.complete(start + len, from, self.local) {
                 let packet = self.received.get(..start + len);
                 return packet.map_or(Forward::Nothing, Forward::Packet);
             }
@@ -189,11 +206,11 @@ impl Carrier {
 
     /// Writes the headers in front of a received datagram. Returns false if the packet is no frame, or was longer than the
     /// buffer.
-    fn complete(&mut self, len: usize, from: SocketAddr) -> bool {
+    fn complete(&mut self, len: usize, from: SocketAddr, dst: IpAddr) -> bool {
         let headers = Headers {
             src: from.ip(),
             src_port: from.port(),
-            dst: self.local,
+            dst,
             identification: 0,
             dont_fragment: true,
         };

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::OwnedFd,
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -13,6 +13,7 @@ use rustix::{
     net::{RecvFlags, recv, recvfrom},
 };
 
+use super::groups::Groups;
 use crate::{
     keeper::{Forwarded, MAX_MESSAGE, open_port},
     wire::PORT,
@@ -24,6 +25,7 @@ pub(crate) struct Link {
     socket: UdpSocket,
     /// Datagrams to queue pair 1, forwarded by the keeper of the address, if it has one.
     management: Option<OwnedFd>,
+    groups: Groups,
     /// Readable once the link is closed.
     closed: OwnedFd,
     /// Number of calls of the program that have looked for datagrams, modulo 2^32.
@@ -59,6 +61,7 @@ impl Link {
         Ok(Self {
             socket,
             management,
+            groups: Groups::new()?,
             closed: eventfd(0, EventfdFlags::CLOEXEC)?,
             polls: AtomicU32::new(0),
         })
@@ -71,22 +74,22 @@ impl Link {
         (0..2).any(|_| self.socket.send_to(datagram, to).is_ok())
     }
 
-    /// Takes a datagram: the length, which may exceed the buffer's, and the sender. `None` if no datagram is pending.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        /// Maximum number of errors of earlier datagrams that are skipped.
-        const MAX_ERRORS: u32 = 16;
-        for _ in 0..MAX_ERRORS {
-            let received = recvfrom(&self.socket, &mut *buffer, RecvFlags::TRUNC);
-            match received {
-                Ok((_, len, from)) => {
-                    let from = from.and_then(|from| SocketAddr::try_from(from).ok())?;
-                    return Some((len, from));
-                }
-                Err(Errno::AGAIN) => return None,
-                Err(_) => {}
-            }
+    /// Takes a datagram: the length, which may exceed the buffer's, the sender, and the multicast group, if any. `None` if no
+    /// datagram is pending.
+    pub(super) fn receive(
+        &self,
+        buffer: &mut [u8],
+    ) -> Option<(usize, SocketAddr, Option<Ipv4Addr>)> {
+        if let Some((len, from)) = receive(&self.socket, buffer) {
+            return Some((len, from, None));
         }
-        None
+        let ((len, from), group) = self.groups.receive(|socket| receive(socket, buffer))?;
+        Some((len, from, Some(group)))
+    }
+
+    /// Sets the joined multicast groups.
+    pub(super) fn set_groups(&self, local: Ipv4Addr, groups: &[Ipv4Addr]) -> io::Result<()> {
+        self.groups.set(local, groups)
     }
 
     /// Takes a datagram that the keeper has forwarded. A datagram longer than the buffer is skipped.
@@ -119,6 +122,7 @@ impl Link {
             let mut waiting = vec![
                 PollFd::new(&self.closed, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.groups.pending(), PollFlags::IN),
             ];
             let management = self.management.iter();
             waiting.extend(management.map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -129,8 +133,8 @@ impl Link {
             let ready: Vec<_> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
             match ready[..] {
                 [true, ..] => return Readiness::Closed,
-                [_, _, true] => return Readiness::Management,
-                [_, true, ..] => return Readiness::Readable,
+                [_, _, _, true] => return Readiness::Management,
+                [_, true, ..] | [_, _, true, ..] => return Readiness::Readable,
                 _ => {}
             }
         }
@@ -151,4 +155,22 @@ impl Link {
     pub(crate) fn polls(&self) -> u32 {
         self.polls.load(Ordering::Relaxed)
     }
+}
+
+/// Takes a datagram at a socket.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    /// Maximum number of errors of earlier datagrams that are skipped.
+    const MAX_ERRORS: u32 = 16;
+    for _ in 0..MAX_ERRORS {
+        let received = recvfrom(socket, &mut *buffer, RecvFlags::TRUNC);
+        match received {
+            Ok((_, len, from)) => {
+                let from = from.and_then(|from| SocketAddr::try_from(from).ok())?;
+                return Some((len, from));
+            }
+            Err(Errno::AGAIN) => return None,
+            Err(_) => {}
+        }
+    }
+    None
 }

@@ -401,6 +401,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Multicast groups with members.
+    pub fn groups(&self) -> impl Iterator<Item = IpAddr> {
+        let groups = self.groups.iter();
+        let joined = groups.filter(|(_, members)| !members.is_empty());
+        joined.map(|(group, _)| *group)
+    }
+
     /// Removes a queue pair from a multicast group.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub use traffic::Traffic;
 use crate::{
     abi,
     adversary::{AdversaryOptions, Rule, Rules},
-    carrier::{Carrier, Slot},
+    carrier::{Carrier, PortSlot},
     cm::Timing,
     seed::Seed,
 };
@@ -317,7 +317,8 @@ impl Fabric {
 
     /// Adds a host with an address of this machine, and with a socket at UDP port 4791 of the address: the host exchanges
     /// frames with hosts of other processes and machines, as an ordinary user. Frames to other addresses leave by the
-    /// socket, also those to other hosts of the fabric; frames to multicast groups stay in the fabric.
+    /// socket, also those to other hosts of the fabric, and those to multicast groups of IPv4, at the interface of the address.
+    /// Frames to groups of IPv6 stay in the fabric.
     ///
     /// The fabric's faults concern the frames sent. A thread receives frames while no thread of the program polls. On
     /// addresses other than loopback ones, the path MTU is 1024 bytes, and connections have the times of [`Timing::LINUX`].
@@ -355,7 +356,7 @@ impl Fabric {
     /// Adds a host over UDP at an address shared with other processes, by the keeper of the address.
     fn host_in_slot(&self, addr: IpAddr, command: &OsStr) -> io::Result<Host> {
         let addr = addr.to_canonical();
-        let slot = Slot::get(addr, command)?;
+        let slot = PortSlot::get(addr, command)?;
         abi::close_in_children(slot.fds())?;
         self.host_of_carrier(addr, Carrier::of_slot(addr, slot)?)
     }

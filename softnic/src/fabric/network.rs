@@ -18,7 +18,7 @@ use super::{
 use crate::{
     abi::{Notifier, scripted},
     adversary::{Adversary, AdversaryOptions, Rule},
-    carrier::{Carrier, Forward, Keeper},
+    carrier::{Carrier, Forward, KeeperLink},
     cm::{Claims, IdNum, Manager, Message, Reach, Timing},
     engine::{Engine, Memory, Outgoing, Packet, management_frame},
     failure::Failures,
@@ -57,8 +57,11 @@ impl NetworkHost {
         let Some(carrier) = &self.carrier else {
             return false;
         };
-        let is_other = !self.addrs.contains(&dst) || carrier.is_elsewhere(qp_num);
-        !dst.is_multicast() && is_other
+        if dst.is_multicast() {
+            // The socket gets a copy back if the host is a member.
+            return dst.is_ipv4();
+        }
+        !self.addrs.contains(&dst) || carrier.is_elsewhere(qp_num)
     }
 
     /// Sends the keeper of a shared address the end of a connection for the case that this process ends now.
@@ -251,7 +254,7 @@ impl Network {
         let host = &mut self.hosts[index];
         if let Some((slot, keeper)) = carrier.shared() {
             host.engine.set_slot(*slot);
-            let claims: Arc<dyn Claims> = Arc::<Keeper>::clone(keeper);
+            let claims: Arc<dyn Claims> = Arc::<KeeperLink>::clone(keeper);
             host.manager.share(*slot, claims);
         }
         host.engine.set_mtu(carrier.mtu());

@@ -207,6 +207,12 @@ impl Port {
         &self.addrs
     }
 
+    /// Whether the host is over UDP.
+    pub(crate) fn is_over_udp(&self) -> bool {
+        let network = self.shared.lock();
+        network.hosts[self.index].carrier.is_some()
+    }
+
     /// Index of an address among the host's addresses.
     pub(crate) fn addr_index(&self, addr: IpAddr) -> Option<u8> {
         let index = self.addrs.iter().position(|local| *local == addr)?;
@@ -302,6 +308,20 @@ impl Port {
     /// Calls the device without moving frames.
     pub(crate) fn look<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
         act(device(&mut self.shared.lock(), self.index))
+    }
+
+    /// Changes the members of multicast groups, and joins the groups at the socket of a host over UDP.
+    ///
+    /// # Errors
+    /// - An errno of the system: too many memberships or descriptors.
+    pub(crate) fn change_groups<T>(&self, change: impl FnOnce(&mut Engine) -> T) -> Result<T, i32> {
+        let network = &mut *self.shared.lock();
+        let host = &mut network.hosts[self.index];
+        let result = change(&mut host.engine);
+        let carrier = host.carrier.as_ref();
+        let joined = carrier.map_or(Ok(()), |carrier| carrier.set_groups(host.engine.groups()));
+        joined.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
+        Ok(result)
     }
 
     /// Time of the fabric.

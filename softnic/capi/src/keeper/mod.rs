@@ -25,7 +25,7 @@ use rustix::{
     process::geteuid,
 };
 use softnic::{
-    keeper::{Forwarded, MAX_MESSAGE, Request, SLOTS, Welcome, Will, name},
+    keeper::{Forwarded, KeeperRequest, MAX_MESSAGE, SLOTS, Welcome, Will, name},
     wire::PORT,
 };
 
@@ -251,9 +251,9 @@ impl Keeper {
             Ok((len, _)) => len,
             Err(_) => 0,
         };
-        let request = buffer.get(..len).and_then(Request::decode);
+        let request = buffer.get(..len).and_then(KeeperRequest::decode);
         match request {
-            Some(Request::Claim { service, is_shared }) => {
+            Some(KeeperRequest::Claim { service, is_shared }) => {
                 let is_granted = self.routes.claim(slot, service, is_shared);
                 let _sent = send(
                     &program.control,
@@ -261,11 +261,11 @@ impl Keeper {
                     SendFlags::NOSIGNAL,
                 );
             }
-            Some(Request::Release(service)) => self.routes.release(slot, service),
-            Some(Request::SetWill(id, None)) => {
+            Some(KeeperRequest::Release(service)) => self.routes.release(slot, service),
+            Some(KeeperRequest::SetWill(id, None)) => {
                 program.wills.remove(&id);
             }
-            Some(Request::SetWill(id, Some(will))) => {
+            Some(KeeperRequest::SetWill(id, Some(will))) => {
                 if program.wills.len() < MAX_WILLS || program.wills.contains_key(&id) {
                     program.wills.insert(id, will);
                 }

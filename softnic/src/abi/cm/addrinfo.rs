@@ -5,10 +5,14 @@ use std::{
     ptr,
 };
 
+use ibverbs_sys::ibv_qp_type;
 use libc::sockaddr_storage;
 use rdmacm_sys as ffi;
 
-use super::address::{self, Address};
+use super::{
+    address::{self, Address},
+    failed,
+};
 use crate::{
     abi::object::{Plain, zeroed},
     cm::PortSpace,
@@ -81,45 +85,67 @@ unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const ffi::rdma_addrinfo,
     found: *mut *mut ffi::rdma_addrinfo,
 ) -> c_int {
-    let mut info: ffi::rdma_addrinfo = zeroed();
-    let mut source = None;
-    if !hints.is_null() {
-        // SAFETY: the caller's hints.
-        let hints = unsafe { &*hints };
-        info.ai_flags = hints.ai_flags;
-        info.ai_qp_type = hints.ai_qp_type;
-        info.ai_port_space = hints.ai_port_space;
-        info.ai_family = hints.ai_family;
-        // SAFETY: null, or the caller's address.
-        source = unsafe { address::read(hints.ai_src_addr) };
+    // SAFETY: null, or the caller's hints.
+    let hints = unsafe { hints.as_ref() };
+    if node.is_null() && service.is_null() && hints.is_none() {
+        return failed(libc::EINVAL);
     }
-    let is_passive = info.ai_flags & ffi::RAI_PASSIVE != 0;
-    // SAFETY: the caller's names are null or terminated.
-    let addr = match unsafe { look_up(node, service, (info.ai_flags, info.ai_family)) } {
-        Ok(addr) => addr,
-        Err(code) => return code,
-    };
-    let space = u32::try_from(info.ai_port_space).ok();
+    let none = zeroed();
+    let hints = hints.unwrap_or(&none);
+    // SAFETY: null, or the caller's address.
+    let source = unsafe { address::read(hints.ai_src_addr) };
+    let mut addr = None;
+    if !node.is_null() || !service.is_null() {
+        // SAFETY: the caller's names are null or terminated.
+        match unsafe { look_up(node, service, (hints.ai_flags, hints.ai_family)) } {
+            Ok(found) => addr = Some(found),
+            Err(code) => return code,
+        }
+    } else if !hints.ai_dst_addr.is_null() {
+        // SAFETY: the caller's address.
+        addr = unsafe { address::read(hints.ai_dst_addr) };
+    }
+    // SAFETY: the caller's place.
+    unsafe { *found = Box::into_raw(Box::new(information(hints, addr, source))) };
+    0
+}
+
+/// The answer for an address, which is the source of a passive side, and for the source of an active one.
+fn information(
+    hints: &ffi::rdma_addrinfo,
+    addr: Option<Address>,
+    source: Option<Address>,
+) -> ffi::rdma_addrinfo {
+    let space = u32::try_from(hints.ai_port_space).ok();
     let space = space
         .and_then(PortSpace::from_number)
         .unwrap_or(PortSpace::Tcp);
+    let mut info: ffi::rdma_addrinfo = zeroed();
+    info.ai_flags = hints.ai_flags;
     info.ai_port_space = space.number().cast_signed();
-    info.ai_family = match addr {
-        Address::Ib(_) => ffi::AF_IB,
-        Address::Ip(addr) if addr.is_ipv4() => libc::AF_INET,
-        Address::Ip(_) => libc::AF_INET6,
+    info.ai_qp_type = match (hints.ai_qp_type, space) {
+        (0, PortSpace::Udp | PortSpace::IpoIb) => ibv_qp_type::IBV_QPT_UD.0.cast_signed(),
+        (0, PortSpace::Tcp | PortSpace::Ib) => ibv_qp_type::IBV_QPT_RC.0.cast_signed(),
+        (kind, _) => kind,
     };
-    if is_passive {
-        (info.ai_src_addr, info.ai_src_len) = boxed(addr, space);
-    } else {
-        (info.ai_dst_addr, info.ai_dst_len) = boxed(addr, space);
-        if let Some(source) = source {
-            (info.ai_src_addr, info.ai_src_len) = boxed(source, space);
-        }
+    info.ai_family = match addr {
+        None => hints.ai_family,
+        Some(Address::Ib(_)) => ffi::AF_IB,
+        Some(Address::Ip(addr)) if addr.is_ipv4() => libc::AF_INET,
+        Some(Address::Ip(_)) => libc::AF_INET6,
+    };
+    let is_passive = info.ai_flags & ffi::RAI_PASSIVE != 0;
+    let (source, peer) = match is_passive {
+        true => (addr.or(source), None),
+        false => (source, addr),
+    };
+    if let Some(source) = source {
+        (info.ai_src_addr, info.ai_src_len) = boxed(source, space);
     }
-    // SAFETY: the caller's place.
-    unsafe { *found = Box::into_raw(Box::new(info)) };
-    0
+    if let Some(peer) = peer {
+        (info.ai_dst_addr, info.ai_dst_len) = boxed(peer, space);
+    }
+    info
 }
 
 #[unsafe(no_mangle)]

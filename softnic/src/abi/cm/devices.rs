@@ -10,7 +10,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use crate::{
-    abi::{context, device, null},
+    abi::{context, device, functions, null},
     fabric::{self, Port},
     failure::Call,
 };
@@ -21,6 +21,10 @@ struct Opened {
     context: usize,
     /// Number of lists with the context.
     lists: usize,
+    /// Protection domain of identifiers for programs without one; 0 without such identifiers.
+    pd: usize,
+    /// Number of identifiers with the domain.
+    pd_users: usize,
 }
 
 static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
@@ -51,9 +55,46 @@ fn context_among(opened: &mut Vec<Opened>, port: &Port) -> *mut ffi::ibv_context
             port: port.clone(),
             context: context.expose_provenance(),
             lists: 0,
+            pd: 0,
+            pd_users: 0,
         });
     }
     context
+}
+
+/// The protection domain of a host's device for an identifier, allocated for the first one, until [`release_pd`]; null with
+/// `errno` set if it cannot be allocated.
+pub(super) fn pd(port: &Port) -> *mut ffi::ibv_pd {
+    let mut opened = lock(&OPENED);
+    let context = context_among(&mut opened, port);
+    let entry = opened.iter_mut().find(|entry| entry.port.is(port));
+    let Some(entry) = entry.filter(|_| !context.is_null()) else {
+        return ptr::null_mut();
+    };
+    if entry.pd_users == 0 {
+        // SAFETY: an open context.
+        let pd = unsafe { functions::ibv_alloc_pd(context) };
+        if pd.is_null() {
+            return pd;
+        }
+        entry.pd = pd.expose_provenance();
+    }
+    entry.pd_users += 1;
+    ptr::with_exposed_provenance_mut(entry.pd)
+}
+
+/// Ends the use of the domain by an identifier. The last use frees the domain.
+pub(super) fn release_pd(port: &Port) {
+    let mut opened = lock(&OPENED);
+    let Some(entry) = opened.iter_mut().find(|entry| entry.port.is(port)) else {
+        return;
+    };
+    entry.pd_users = entry.pd_users.saturating_sub(1);
+    if entry.pd_users == 0 && entry.pd != 0 {
+        let pd = ptr::with_exposed_provenance_mut(std::mem::take(&mut entry.pd));
+        // SAFETY: allocated by `pd`, and freed once. A domain with objects of the program stays.
+        unsafe { functions::ibv_dealloc_pd(pd) };
+    }
 }
 
 /// Lists the device of the thread's host, unless the host has been killed. A thread on no host, such as a worker of a

@@ -175,6 +175,18 @@ unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
     raw.status = contents.status;
     // SAFETY: the live identifier of the event.
     unsafe { drive_qp(&mut raw) };
+    if let Some(joined) = contents
+        .datagram
+        .filter(|_| raw.event == Kind::RDMA_CM_EVENT_MULTICAST_JOIN)
+    {
+        let group = joined.ah_attr.grh.dgid;
+        // SAFETY: the live identifier of the event.
+        let errno = unsafe { qp::attach(raw.id, &group) };
+        if errno != 0 {
+            raw.event = Kind::RDMA_CM_EVENT_MULTICAST_ERROR;
+            raw.status = -errno;
+        }
+    }
     let event = Event {
         raw: UnsafeCell::new(raw),
         private_data: contents.private_data,

@@ -4,7 +4,6 @@ use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
     net::IpAddr,
-    ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
@@ -17,7 +16,7 @@ use rdmacm_sys::{
 use super::{
     address::{self, Address},
     channel::{self, Channel},
-    devices, endpoint, failed, qp,
+    devices, endpoint, failed,
     queue::{CmEvents, CmSubject},
 };
 use crate::{
@@ -54,8 +53,8 @@ pub(super) struct IdExtra {
     pub(super) has_channel: bool,
     /// Attributes of the queue pairs of a listener's requests.
     pub(super) qp_init: Option<verbs::ibv_qp_init_attr>,
-    /// Protection domain allocated for the queue pair of a program without one; null without such a domain.
-    pub(super) pd: *mut verbs::ibv_pd,
+    /// Whether the identifier has a use of the [device's domain](devices::pd).
+    pub(super) has_pd: bool,
 }
 
 /// The host with an identifier, and the identifier's number there.
@@ -132,7 +131,7 @@ impl Id {
                 is_ib: false,
                 has_channel: false,
                 qp_init: None,
-                pd: ptr::null_mut(),
+                has_pd: false,
             }),
         };
         let raw = id.into_raw();
@@ -245,7 +244,24 @@ impl Id {
             unsafe { (*raw).verbs = devices::context(&self.port()) };
             // SAFETY: as above.
             unsafe { (*raw).port_num = 1 };
+            // Programs of a process of their own use the domain of the identifier. `cm` has domains of its own.
+            // SAFETY: as above.
+            if unsafe { (*raw).pd }.is_null() && self.port().is_over_udp() {
+                let pd = self.default_pd();
+                // SAFETY: as above.
+                unsafe { (*raw).pd = pd };
+            }
         }
+    }
+
+    /// The device's domain for this identifier; null with `errno` set if it cannot be allocated.
+    pub(super) fn default_pd(&self) -> *mut verbs::ibv_pd {
+        let pd = devices::pd(&self.port());
+        if std::mem::replace(&mut self.extra().has_pd, !pd.is_null()) {
+            // The identifier has had a use.
+            devices::release_pd(&self.port());
+        }
+        pd
     }
 
     /// Updates the path of the C struct.
@@ -345,8 +361,10 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_
         let _gone = subject.queue.remove(|event| event.addr == subject.addr);
         subject.acks.wait();
     }
-    // SAFETY: live; a program destroys the queue pair first.
-    unsafe { qp::free_pd(raw) };
+    // A program destroys the queue pair first.
+    if std::mem::take(&mut id.extra().has_pd) {
+        devices::release_pd(&id.port());
+    }
     // SAFETY: live until here; the caller gives the identifier up.
     unsafe { Id::free(raw) };
     if let Some(channel) = private_channel {

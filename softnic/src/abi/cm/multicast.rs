@@ -8,9 +8,12 @@ use rdmacm_sys as ffi;
 use super::{
     address, endpoint, errno, failed,
     id::{Id, Membership},
-    outcome,
+    outcome, qp,
 };
-use crate::{abi::object::Object, failure::Call};
+use crate::{
+    abi::{object::Object, query::gid},
+    failure::Call,
+};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_join_multicast_ex(
@@ -83,7 +86,13 @@ unsafe extern "C" fn rdma_leave_multicast(raw: *mut ffi::rdma_cm_id, addr: *mut 
     let Some(found) = found else {
         return failed(libc::EADDRNOTAVAIL);
     };
-    let membership = extra.groups.remove(found).id;
+    let Membership {
+        group,
+        id: membership,
+        ..
+    } = extra.groups.remove(found);
+    // SAFETY: a live identifier.
+    unsafe { qp::detach(raw, &gid(group.ip().ip())) };
     let _obsolete = extra.queue.remove(|event| event.is_of_group(membership));
     outcome(id.call(|manager| manager.leave_multicast(id.num(), membership)))
 }

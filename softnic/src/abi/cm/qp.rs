@@ -112,6 +112,34 @@ pub(super) unsafe fn fail(id: *mut ffi::rdma_cm_id) {
     }
 }
 
+/// Attaches the identifier's queue pair, if there is one, to a multicast group. Returns 0 or an errno.
+///
+/// # Safety
+/// - `id` is a live identifier.
+pub(super) unsafe fn attach(id: *mut ffi::rdma_cm_id, group: &verbs::ibv_gid) -> c_int {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { of(id) };
+    if qp.is_null() {
+        return 0;
+    }
+    // SAFETY: the queue pair of a live identifier is live.
+    unsafe { functions::ibv_attach_mcast(qp, group, 0) }
+}
+
+/// Detaches the identifier's queue pair, if there is one, from a multicast group. Without effect for one that the program has
+/// not attached, or has detached.
+///
+/// # Safety
+/// - `id` is a live identifier.
+pub(super) unsafe fn detach(id: *mut ffi::rdma_cm_id, group: &verbs::ibv_gid) {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { of(id) };
+    if !qp.is_null() {
+        // SAFETY: the queue pair of a live identifier is live.
+        unsafe { functions::ibv_detach_mcast(qp, group, 0) };
+    }
+}
+
 /// Brings a queue pair of datagrams up to sending: their transitions need no peer.
 ///
 /// # Safety
@@ -153,10 +181,8 @@ unsafe fn complete(
         *pd = id.pd;
     }
     if pd.is_null() {
-        // SAFETY: an open context.
-        *pd = unsafe { functions::ibv_alloc_pd(id.verbs) };
         // SAFETY: a live identifier.
-        unsafe { Id::borrow(raw) }.extra().pd = *pd;
+        *pd = unsafe { Id::borrow(raw) }.default_pd();
     }
     if pd.is_null() {
         return false;
@@ -220,19 +246,6 @@ unsafe fn destroy_queues(raw: *mut ffi::rdma_cm_id) {
             unsafe { functions::ibv_destroy_comp_channel(*channel) };
             *channel = ptr::null_mut();
         }
-    }
-}
-
-/// Frees the protection domain that [`complete`] has allocated, at the end of the identifier.
-///
-/// # Safety
-/// - `id` is a live identifier without a queue pair.
-pub(super) unsafe fn free_pd(id: *mut ffi::rdma_cm_id) {
-    // SAFETY: the caller's promise.
-    let pd = std::mem::replace(&mut unsafe { Id::borrow(id) }.extra().pd, ptr::null_mut());
-    if !pd.is_null() {
-        // SAFETY: allocated by `complete`, and freed once. A domain with objects of the program stays.
-        unsafe { functions::ibv_dealloc_pd(pd) };
     }
 }
 
