@@ -81,6 +81,32 @@ const EVENTS: [&CStr; 20] = [
     c"WQ fatal",
 ];
 
+/// Names of operations (`ibv_wr_opcode`), by value.
+const OPERATIONS: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
+];
+
+/// Since rdma-core 65.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_wr_opcode_str(operation: c_int) -> *const c_char {
+    name(&OPERATIONS, operation, c"unknown")
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     name(&STATUSES, status, c"unknown")
@@ -117,6 +143,8 @@ mod tests {
         assert_eq!(text(ibv_node_type_str(1)), "InfiniBand channel adapter");
         assert_eq!(text(ibv_port_state_str(4)), "active");
         assert_eq!(text(ibv_event_type_str(18)), "GID table change");
+        assert_eq!(text(ibv_wr_opcode_str(15)), "atomic-write");
+        assert_eq!(text(ibv_wr_opcode_str(16)), "unknown");
         for unknown in [-1, c_int::MIN, 1000] {
             assert_eq!(text(ibv_wc_status_str(unknown)), "unknown");
             assert_eq!(text(ibv_node_type_str(unknown)), "unknown");

@@ -24,6 +24,8 @@ macro_rules! ignored {
 
 ignored! {
     __verbs_log
+    ibv_dmabuf_heap_destroy
+    ibv_dmabuf_heap_free
     verbs_init_cq
     verbs_register_driver_34
     verbs_set_ops
@@ -43,6 +45,8 @@ macro_rules! without_object {
 
 without_object! {
     _verbs_init_and_alloc_context
+    ibv_dmabuf_heap_alloc
+    ibv_dmabuf_heap_cc_shared_init
     verbs_open_device
 }
 
@@ -122,4 +126,24 @@ failing! {
     ibv_cmd_req_notify_cq
     ibv_cmd_rereg_mr
     ibv_cmd_resize_cq
+}
+
+// Later than rdma-core 44.
+failing! {
+    ibv_cmd_alloc_dmah
+    ibv_cmd_create_comp_cntr
+    ibv_cmd_create_cq_ex2
+    ibv_cmd_destroy_comp_cntr
+    ibv_cmd_export_dmabuf_fd
+    ibv_cmd_free_dmah
+    ibv_cmd_inc_comp_cntr
+    ibv_cmd_inc_err_comp_cntr
+    ibv_cmd_qp_attach_comp_cntr
+    ibv_cmd_query_comp_cntr_caps
+    ibv_cmd_query_port_speed
+    ibv_cmd_read_comp_cntr
+    ibv_cmd_read_err_comp_cntr
+    ibv_cmd_reg_mr_ex
+    ibv_cmd_set_comp_cntr
+    ibv_cmd_set_err_comp_cntr
 }

@@ -3,3 +3,7 @@
 
 extern crate softnic as _;
 extern crate softnic_capi as _;
+
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+#[path = "../versions.rs"]
+mod versions;
