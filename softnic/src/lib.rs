@@ -47,6 +47,7 @@
 mod abi;
 mod adversary;
 mod carrier;
+mod check;
 pub mod cm;
 pub mod engine;
 mod fabric;
@@ -61,6 +62,7 @@ pub mod wire;
 
 pub use abi::scripted;
 pub use adversary::{Rule, RuleClass, UnknownRule};
+pub use check::{Check, CheckReport, Location};
 pub use fabric::{Books, Entered, Fabric, Faults, Host, Limits, RecordedFrame, Traffic};
 pub use failure::{Call, Failing, Holding, When};
 pub use seed::Seed;

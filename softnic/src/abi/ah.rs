@@ -56,7 +56,11 @@ pub(super) unsafe extern "C" fn ibv_create_ah(
         _charge: charge,
     };
     pd.handles.fetch_add(1, Ordering::Relaxed);
-    ah.into_raw()
+    let raw = ah.into_raw();
+    if let Some(checker) = pd.device.port.checker() {
+        checker.created_ah(raw.addr() as u64, path);
+    }
+    raw
 }
 
 pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
@@ -65,6 +69,10 @@ pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
     // SAFETY: the domain is not deallocated before its handles.
     let pd = unsafe { Pd::borrow(pd) };
     pd.handles.fetch_sub(1, Ordering::Release);
+    if let Some(checker) = pd.device.port.checker() {
+        checker.destroyed_ah(raw.addr() as u64);
+        pd.device.port.deliver_reports();
+    }
     // Requests in flight have copies of the path, so destroying the handle does not affect them.
     // SAFETY: live until here; the caller gives the handle up.
     unsafe { Ah::free(raw) };

@@ -80,6 +80,13 @@ pub(super) unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the queue is live: its destruction removes pending events, and waits for the acknowledgement of taken
     // ones.
     let context = unsafe { (*event).cq_context };
+    // SAFETY: as above.
+    let device = unsafe { &Cq::borrow(event).device };
+    if let Some(checker) = device.port.checker() {
+        // SAFETY: as above.
+        let id = unsafe { Cq::borrow(event) }.id;
+        checker.event(device.port.index(), id);
+    }
     // SAFETY: the caller's place.
     unsafe { *cq = event };
     // SAFETY: the caller's place.
@@ -100,7 +107,12 @@ pub(super) unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: 
     // SAFETY: locked by this thread above.
     let _: c_int = unsafe { libc::pthread_mutex_unlock(lock) };
     // SAFETY: live: destroying the queue waits for the acknowledgement below.
-    let acks = unsafe { Arc::clone(&Cq::borrow(raw).acks) };
+    let cq = unsafe { Cq::borrow(raw) };
+    let acks = Arc::clone(&cq.acks);
+    if let Some(checker) = cq.device.port.checker() {
+        checker.acknowledged(cq.device.port.index(), cq.id, count);
+        cq.device.port.deliver_reports();
+    }
     // The queue may be freed as soon as the last event is acknowledged.
     acks.remove(count);
 }

@@ -11,7 +11,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    acks::Acks,
+    acks::{self, Acks},
     channel::Channel,
     context::{self, OpenDevice},
     cq_ex::Polled,
@@ -121,6 +121,9 @@ pub(super) unsafe fn create(
         Err(errno) => return null(errno),
     };
     let id = device.port.look(|nic| nic.engine.create_cq(capacity));
+    if let Some(checker) = device.port.checker() {
+        checker.created_cq(device.port.index(), id, capacity);
+    }
     let mut raw: ffi::ibv_cq_ex = zeroed();
     raw.context = ctx;
     raw.channel = channel;
@@ -166,6 +169,9 @@ impl Cq {
         let poll = || {
             port.look(|nic| {
                 let completion = nic.engine.poll_cq(self.id)?;
+                if let Some(checker) = port.checker() {
+                    checker.polled(port.index(), &completion);
+                }
                 let found = match port.adversary().has(Rule::StaleFields) {
                     true => {
                         let kind = nic.engine.qp_kind(QpNum(completion.qp));
@@ -210,6 +216,9 @@ pub(super) unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int)
         }
     });
     if ret == 0 {
+        if let Some(checker) = cq.device.port.checker() {
+            checker.resized_cq(cq.device.port.index(), cq.id, capacity);
+        }
         // SAFETY: live; the field is the library's to change, and the caller resizes from one thread at a time.
         unsafe { (*raw).cqe = cqe };
         cq.charge
@@ -251,6 +260,9 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     if ret != 0 {
         return ret;
     }
+    if let Some(checker) = port.checker() {
+        checker.destroyed_cq(port.index(), cq.id);
+    }
     // The engine raises the queue's events, and has already destroyed the queue.
     let subject = port.notifier().subjects().cqs.remove(&cq.id);
     if let Some(subject) = subject {
@@ -260,8 +272,10 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
                 subject.acks.remove(1);
             }
         }
-        subject.acks.wait();
-        subject.errors.acks.wait();
+        let call = "ibv_destroy_cq";
+        if !acks::wait(port, &subject.acks, call) || !acks::wait(port, &subject.errors.acks, call) {
+            return 0;
+        }
     }
     if !cq.channel.is_null() {
         // SAFETY: live: a channel in use is not destroyed.
@@ -317,6 +331,9 @@ pub(super) unsafe extern "C" fn poll_cq(
             while count < max_entries
                 && let Some(completion) = nic.engine.poll_cq(cq.id)
             {
+                if let Some(checker) = port.checker() {
+                    checker.polled(port.index(), &completion);
+                }
                 let at = usize::try_from(count).unwrap_or(0);
                 // SAFETY: the caller's array has room for `max_entries`, and `count` is below that.
                 let slot = unsafe { wcs.add(at) };

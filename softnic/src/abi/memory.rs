@@ -1,8 +1,12 @@
 //! The process' memory, as accessed by the engine.
 
 use std::{
-    ptr,
-    sync::atomic::{AtomicU64, Ordering},
+    ffi::c_void,
+    mem, ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::copying::{copy, copy_in, copy_out};
@@ -45,9 +49,92 @@ impl Memory for ProcessMemory {
     }
 }
 
+/// Bytes of a page, the unit of mappings.
+const PAGE: usize = 4096;
+
+/// Maximum number of pages of a call of `mincore(2)`.
+const MAX_PAGES: usize = 256;
+
+/// Whether all bytes of a range are mapped, and none is freed as far as `AddressSanitizer` knows.
+pub(crate) fn is_accessible(addr: u64, len: usize) -> bool {
+    let Ok(start) = usize::try_from(addr) else {
+        return false;
+    };
+    let Some(end) = start.checked_add(len) else {
+        return false;
+    };
+    let mut residency = [0; MAX_PAGES];
+    let mut page = start / PAGE * PAGE;
+    while page < end {
+        let len = (end - page).min(MAX_PAGES * PAGE);
+        let first = ptr::without_provenance_mut(page);
+        // SAFETY: the call reads no memory of the range, and writes a byte for each page of it.
+        if unsafe { libc::mincore(first, len, residency.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        page += len.next_multiple_of(PAGE);
+    }
+    !is_poisoned(start, len)
+}
+
+/// Whether an address is in the program or shared library that contains softnic.
+pub(crate) fn is_of_same_object(address: usize) -> bool {
+    let start = |address: *const c_void| {
+        let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: any address is allowed; the structure is the caller's.
+        let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+        // SAFETY: a non-zero result has written the structure.
+        (found != 0).then(|| unsafe { info.assume_init() }.dli_fbase)
+    };
+    let own: fn(usize) -> bool = is_of_same_object;
+    start(ptr::without_provenance(address)) == start(own as *const c_void)
+}
+
+/// Whether `AddressSanitizer`, if it is in the process, reports a byte of a range as not accessible.
+fn is_poisoned(start: usize, len: usize) -> bool {
+    type IsPoisoned = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+    static FUNCTION: OnceLock<Option<IsPoisoned>> = OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        let name = c"__asan_region_is_poisoned";
+        // SAFETY: a C string, and no library is opened.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        // SAFETY: the function of this name has this type (sanitizer/asan_interface.h); null becomes `None`.
+        unsafe { mem::transmute::<*mut c_void, Option<IsPoisoned>>(found) }
+    });
+    match function {
+        // SAFETY: the function reads the sanitizer's own memory for the range.
+        Some(function) => !unsafe { function(ptr::without_provenance_mut(start), len) }.is_null(),
+        None => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unmapped_memory_is_not_accessible() {
+        let two = 2 * PAGE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                two,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let addr = start.addr() as u64;
+        assert!(is_accessible(addr + 5, two - 5));
+        let second = start.wrapping_byte_add(PAGE);
+        // SAFETY: the second page of the mapping, which nothing uses.
+        assert_eq!(unsafe { libc::munmap(second, PAGE) }, 0);
+        assert!(is_accessible(addr, PAGE));
+        assert!(!is_accessible(addr + PAGE as u64 - 1, 2));
+        assert!(!is_accessible(u64::MAX, 2));
+    }
 
     #[test]
     fn number_of_the_process_is_changed() {

@@ -39,7 +39,7 @@ mod unsupported;
 mod xrcd;
 
 pub(crate) use fork::close_in_children;
-pub(crate) use memory::ProcessMemory;
+pub(crate) use memory::{ProcessMemory, is_accessible, is_of_same_object};
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
 

@@ -41,6 +41,24 @@ const KNOWN: u32 = Access::ALL.0 | Access::SHARED_WITH_PROGRAM.0;
 /// Size of a page of the emulated host in bytes.
 const PAGE_SIZE: u64 = 4096;
 
+/// Converts the rights of a region, or returns an errno.
+fn rights(pd: &Pd, access: u32) -> Result<Access, c_int> {
+    let optional = ffi::ibv_access_flags::IBV_ACCESS_OPTIONAL_RANGE.0;
+    if access & !(KNOWN | optional) != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let access = Access(access & KNOWN);
+    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+        if let Some(checker) = pd.device.port.checker() {
+            checker.rights_without_local_write(access.0);
+            pd.device.port.deliver_reports();
+        }
+        return Err(libc::EINVAL);
+    }
+    Ok(access)
+}
+
 /// Registers memory for access by the engine until the deregistration. The caller keeps the memory valid until then.
 ///
 /// # Safety
@@ -54,15 +72,10 @@ unsafe fn register(
 ) -> *mut ffi::ibv_mr {
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::borrow(raw_pd) };
-    let optional = ffi::ibv_access_flags::IBV_ACCESS_OPTIONAL_RANGE.0;
-    if access & !(KNOWN | optional) != 0 {
-        return null(libc::EOPNOTSUPP);
-    }
-    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let access = Access(access & KNOWN);
-    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-        return null(libc::EINVAL);
-    }
+    let access = match rights(pd, access) {
+        Ok(access) => access,
+        Err(errno) => return null(errno),
+    };
     let host = addr.expose_provenance() as u64;
     // The kernel maps whole pages, so a chosen address differs from the host's by a multiple of the page size.
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {
@@ -83,7 +96,11 @@ unsafe fn register(
     };
     let registered = pd.device.port.look(|nic| {
         let key = nic.engine.register(region)?;
-        Ok((key, nic.engine.remote_key(key)))
+        let remote_key = nic.engine.remote_key(key);
+        if let Some(checker) = pd.device.port.checker() {
+            checker.registered(pd.device.port.index(), key, remote_key, region);
+        }
+        Ok((key, remote_key))
     });
     let (key, remote_key) = match registered {
         Ok(keys) => keys,
@@ -146,7 +163,22 @@ pub(super) unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
     // SAFETY: a live region.
     let mr = unsafe { Mr::borrow(raw) };
     // The fabric is locked during the call, so no access to the memory is in progress afterwards.
-    let ret = outcome(mr.device.port.look(|nic| nic.engine.deregister(mr.key)));
+    let port = &mr.device.port;
+    let ret = outcome(port.look(|nic| {
+        nic.engine.deregister(mr.key)?;
+        if let Some(checker) = port.checker() {
+            if let Some((qp, is_receive, wr_id)) = nic.engine.request_with_key(mr.key) {
+                let name = if is_receive {
+                    "a receive"
+                } else {
+                    "a send request"
+                };
+                checker.region_in_use(port.host_qp(qp), mr.key, (name, wr_id));
+            }
+            checker.deregistered(port.index(), mr.key);
+        }
+        Ok(())
+    }));
     if ret == 0 {
         // SAFETY: live until here; the caller gives the region up.
         unsafe { Mr::free(raw) };

@@ -6,6 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{ah::Ah, errno, object::Object, qp::Qp, scripted::PostedSend};
 use crate::{
+    check::{CallSite, Checker},
     engine::{
         Access, Binding, Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest,
         Sge,
@@ -14,10 +15,35 @@ use crate::{
 };
 
 fn post_one(qp: &Qp, request: SendRequest) -> c_int {
-    let posted = qp
-        .device
-        .port
-        .call(|nic, now| nic.engine.post_send(qp.num, request, now, nic.memory));
+    let port = &qp.device.port;
+    if let Some(checker) = port.checker() {
+        return post_checked(qp, vec![request], checker);
+    }
+    let posted = port.call(|nic, now| nic.engine.post_send(qp.num, request, now, nic.memory));
+    posted.map_or_else(errno, |()| 0)
+}
+
+/// Posts requests, all or none, with checks.
+fn post_checked(qp: &Qp, requests: Vec<SendRequest>, checker: &Checker) -> c_int {
+    let site = CallSite::here();
+    let port = &qp.device.port;
+    let id = port.host_qp(qp.num);
+    let posted = port.call(|nic, now| {
+        // Described with the device locked, so that the device has not read the memory yet.
+        let describe = |request: &SendRequest| checker.describe_send(id, request, site.clone());
+        let described: Vec<_> = requests.iter().map(describe).collect();
+        let copies = requests.clone();
+        let posted = nic.engine.post_sends(qp.num, requests, now, nic.memory);
+        match posted {
+            Ok(()) => described
+                .into_iter()
+                .for_each(|request| checker.sent(id, request)),
+            Err(_) => copies
+                .iter()
+                .for_each(|request| checker.refused(id, request, &site)),
+        }
+        posted
+    });
     posted.map_or_else(errno, |()| 0)
 }
 
@@ -33,10 +59,11 @@ pub(super) fn post(qp: &Qp, request: SendRequest) -> c_int {
 
 /// Posts requests, all or none, and returns 0 or an errno.
 pub(super) fn post_all(qp: &Qp, requests: Vec<SendRequest>) -> c_int {
-    let posted = qp
-        .device
-        .port
-        .call(|nic, now| nic.engine.post_sends(qp.num, requests, now, nic.memory));
+    let port = &qp.device.port;
+    if let Some(checker) = port.checker() {
+        return post_checked(qp, requests, checker);
+    }
+    let posted = port.call(|nic, now| nic.engine.post_sends(qp.num, requests, now, nic.memory));
     posted.map_or_else(errno, |()| 0)
 }
 
@@ -314,6 +341,20 @@ pub(super) unsafe fn recv_request(wr: &ffi::ibv_recv_wr) -> RecvRequest {
     }
 }
 
+/// Posts a receive with checks.
+fn recv_checked(qp: &Qp, request: RecvRequest, checker: &Checker) -> Result<(), c_int> {
+    let site = CallSite::here();
+    let port = &qp.device.port;
+    let id = port.host_qp(qp.num);
+    let posted = port.call(|nic, now| {
+        let described = checker.describe_recv(port.index(), &request, site);
+        nic.engine.post_recv(qp.num, request, now, nic.memory)?;
+        checker.received(id, described);
+        Ok(())
+    });
+    posted.map_err(errno)
+}
+
 pub(super) unsafe extern "C" fn post_recv(
     raw: *mut ffi::ibv_qp,
     mut wr: *mut ffi::ibv_recv_wr,
@@ -333,9 +374,11 @@ pub(super) unsafe extern "C" fn post_recv(
             false => port.attempt(Call::PostRecv),
         };
         let posted = refused.and(check_count(this.num_sge));
-        let posted = posted.and_then(|()| {
-            port.call(|nic, now| nic.engine.post_recv(qp.num, request, now, nic.memory))
-                .map_err(errno)
+        let posted = posted.and_then(|()| match port.checker() {
+            Some(checker) => recv_checked(qp, request, checker),
+            None => port
+                .call(|nic, now| nic.engine.post_recv(qp.num, request, now, nic.memory))
+                .map_err(errno),
         });
         if let Err(errno) = posted {
             // SAFETY: the caller's place.

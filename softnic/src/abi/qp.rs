@@ -13,7 +13,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    acks::Acks,
+    acks::{self, Acks},
     attributes::{attributes, raw_attributes, raw_state, state},
     context::OpenDevice,
     cq::{Cq, forget_async},
@@ -230,6 +230,9 @@ pub(super) unsafe fn create(
     };
     match pd.device.port.look(|nic| nic.engine.create_qp(init)) {
         Ok(num) => {
+            if let Some(checker) = pd.device.port.checker() {
+                checker.created_qp(pd.device.port.host_qp(num), &init);
+            }
             let context = (&pd.device, pd.context());
             adopt(context, charge, raw_pd, attr, num, operations)
         }
@@ -364,7 +367,16 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
             from
         };
         let change = (to, &attributes, mask);
-        Some((to, nic.engine.modify_qp(qp.num, change, now, nic.memory)))
+        let changed = nic.engine.modify_qp(qp.num, change, now, nic.memory);
+        if let Some(checker) = port.checker().filter(|_| changed.is_ok()) {
+            let id = port.host_qp(qp.num);
+            if to == State::Reset {
+                checker.discarded(id, false);
+            } else if let Some((state, attributes)) = nic.engine.query_qp(qp.num) {
+                checker.connected(id, state, &attributes);
+            }
+        }
+        Some((to, changed))
     });
     match result {
         Some((to, Ok(()))) => {
@@ -403,7 +415,15 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     let qp = unsafe { Qp::borrow(raw) };
     let port = &qp.device.port;
     // The fabric is locked during the call, so no access to the memory of requests is in progress afterwards.
-    let ret = outcome(port.look(|nic| nic.engine.destroy_qp(qp.num)));
+    let ret = outcome(port.look(|nic| {
+        nic.engine.destroy_qp(qp.num)?;
+        if let Some(checker) = port.checker()
+            && nic.engine.qp_kind(qp.num).is_none()
+        {
+            checker.discarded(port.host_qp(qp.num), true);
+        }
+        Ok(())
+    }));
     if ret != 0 {
         return ret;
     }
@@ -411,7 +431,9 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     let subject = port.notifier().subjects().remove_qp(qp.num, addr);
     if let Some(subject) = subject {
         forget_async(&subject);
-        subject.acks.wait();
+        if !acks::wait(port, &subject.acks, "ibv_destroy_qp") {
+            return 0;
+        }
     }
     // SAFETY: live until here; the caller gives the queue pair up.
     unsafe { Qp::free(raw) };

@@ -9,7 +9,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    acks::Acks,
+    acks::{self, Acks},
     context::OpenDevice,
     cq::{Cq, forget_async},
     errno, null,
@@ -22,6 +22,7 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
+    check::CallSite,
     engine::SrqId,
     fabric::{ObjectCharge, Resource},
     failure::Call,
@@ -227,10 +228,15 @@ pub(super) unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int
     if ret != 0 {
         return ret;
     }
+    if let Some(checker) = port.checker() {
+        checker.destroyed_srq(port.index(), srq.id);
+    }
     let subject = port.notifier().subjects().srqs.remove(&srq.id);
     if let Some(subject) = subject {
         forget_async(&subject);
-        subject.acks.wait();
+        if !acks::wait(port, &subject.acks, "ibv_destroy_srq") {
+            return 0;
+        }
     }
     // SAFETY: live until here; the caller gives the queue up.
     unsafe { Srq::free(raw) };
@@ -254,8 +260,20 @@ pub(super) unsafe extern "C" fn post_srq_recv(
             .attempt(Call::PostSrqRecv)
             .and(post::check_count(this.num_sge));
         let posted = posted.and_then(|()| {
-            port.look(|nic| nic.engine.post_srq_recv(srq.id, request))
-                .map_err(errno)
+            let posted = port.look(|nic| {
+                // Receives of extended connections are not followed: their completions do not name the queue.
+                let is_plain = nic.engine.srq_number(srq.id).is_none();
+                let described = port.checker().filter(|_| is_plain).map(|checker| {
+                    let site = CallSite::here();
+                    (checker, checker.describe_recv(port.index(), &request, site))
+                });
+                nic.engine.post_srq_recv(srq.id, request)?;
+                if let Some((checker, described)) = described {
+                    checker.received_shared(port.index(), srq.id, described);
+                }
+                Ok(())
+            });
+            posted.map_err(errno)
         });
         if let Err(errno) = posted {
             // SAFETY: the caller's place.

@@ -100,6 +100,11 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Shared receive queue of the request.
+    pub(crate) fn shared_queue(&self) -> Option<SrqId> {
+        self.srq
+    }
+
     /// Whether the request is a receive.
     pub(crate) fn is_receive(&self) -> bool {
         matches!(self.op, CompletionOp::Receive | CompletionOp::ReceiveWrite)

@@ -52,6 +52,19 @@ impl Engine {
         pd
     }
 
+    /// A request that the device has not executed, of a queue pair in a working state, with an element of a local key: the
+    /// queue pair, whether the request is a receive, and its identifier.
+    pub(crate) fn request_with_key(&self, lkey: u32) -> Option<(QpNum, bool, u64)> {
+        let working = |qp: &&QueuePair| !matches!(qp.state, State::Reset | State::Err);
+        let mut qps = self.qps.values().filter(working);
+        qps.find_map(|qp| {
+            let srq = qp.init.srq.and_then(|srq| self.resources.srqs.get(&srq));
+            let shared = srq.into_iter().flat_map(|srq| &srq.receives);
+            let (is_receive, wr_id) = qp.request_with_key(lkey, shared)?;
+            Some((QpNum(qp.num), is_receive, wr_id))
+        })
+    }
+
     /// Destroys a protection domain.
     ///
     /// # Errors

@@ -43,6 +43,7 @@ use crate::{
     abi,
     adversary::{AdversaryOptions, Rule, Rules},
     carrier::{Carrier, PortSlot},
+    check::{CheckReport, Checker},
     cm::Timing,
     seed::Seed,
 };
@@ -55,6 +56,9 @@ const MIN_LINK_MTU: u32 = 256 + 96;
 
 /// Environment variable with the rules of devices, and their seed.
 const ADVERSARY: &str = "SOFTNIC_ADVERSARY";
+
+/// Environment variable that requests checks of programs.
+const CHECK: &str = "SOFTNIC_CHECK";
 
 /// A network of hosts in this process.
 ///
@@ -124,11 +128,59 @@ impl Fabric {
         let adversary = std::env::var(ADVERSARY).ok();
         let shared = Shared::new(seed, is_manual);
         shared.lock().adversary = chosen_rules(adversary.as_deref(), seed);
-        Self {
+        let fabric = Self {
             shared,
             seed,
             checks_books: true,
+        };
+        match std::env::var_os(CHECK) {
+            Some(value) if value != "0" => fabric.checked(),
+            _ => fabric,
         }
+    }
+
+    /// Checks the programs on hosts added from now on, as a sanitizer: each [`Check`](crate::Check) that fails is written to
+    /// standard error once, and the drop of the fabric panics. Programs are slower, by less than five times.
+    ///
+    /// The environment variable `SOFTNIC_CHECK=1` does the same in all fabrics of a process.
+    ///
+    /// # Examples
+    /// ```
+    /// let fabric = softnic::Fabric::seeded(7).checked();
+    /// ```
+    #[must_use]
+    pub fn checked(self) -> Self {
+        self.shared.lock().check(Checker::new(self.seed, None));
+        self
+    }
+
+    /// Checks the programs on hosts added from now on, as [`checked`](Self::checked) does, and calls `on_report` for each
+    /// report. The drop does not panic because of reports.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// let reports = Arc::new(Mutex::new(Vec::new()));
+    /// let sink = Arc::clone(&reports);
+    /// let fabric = softnic::Fabric::seeded(7)
+    ///     .on_report(move |report| sink.lock().unwrap().push(report.clone()));
+    /// drop(fabric);
+    /// assert!(reports.lock().unwrap().is_empty());
+    /// ```
+    #[must_use]
+    pub fn on_report(self, on_report: impl Fn(&CheckReport) + Send + Sync + 'static) -> Self {
+        let checker = Checker::new(self.seed, Some(Arc::new(on_report)));
+        self.shared.lock().check(checker);
+        self
+    }
+
+    /// Number of reports written to standard error.
+    pub(crate) fn report_count(&self) -> usize {
+        let checker = self.shared.lock().checker().cloned();
+        checker.map_or(0, |checker| {
+            checker.deliver();
+            checker.unhandled_count()
+        })
     }
 
     /// Lets the devices of hosts added from now on use the freedoms of the standard, all [rules](Rule) but those by which
@@ -536,6 +588,15 @@ impl Drop for Fabric {
                 if let Some(used) = self.shared.lock().used_rules() {
                     eprintln!("softnic: {used}");
                 }
+            }
+            let _delivered: usize = self.report_count();
+        } else if self.report_count() > 0 {
+            let count = self.report_count();
+            #[expect(clippy::panic, reason = "a test with a report fails")]
+            {
+                panic!(
+                    "softnic's checks have found {count} faults: see the reports on standard error"
+                );
             }
         } else if self.checks_books {
             let books = self.books();

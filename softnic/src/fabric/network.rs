@@ -19,6 +19,7 @@ use crate::{
     abi::{Notifier, scripted},
     adversary::{Adversary, AdversaryOptions, Rule},
     carrier::{Carrier, Forward, KeeperLink},
+    check::{CheckedMemory, Checker},
     cm::{Claims, IdNum, Manager, Message, Reach, Timing},
     engine::{Engine, Memory, Outgoing, Packet, management_frame},
     failure::Failures,
@@ -124,6 +125,8 @@ pub(crate) struct Network {
     pub(super) timing: Timing,
     /// Rules of devices of hosts added from now on, and their seed.
     pub(super) adversary: AdversaryOptions,
+    /// Checks of programs on hosts added from now on.
+    checker: Option<Arc<Checker>>,
     /// Current time of a manual fabric.
     pub(super) virtual_now: Duration,
     pub(super) hosts: Vec<NetworkHost>,
@@ -171,6 +174,7 @@ impl Network {
             has_router: false,
             timing: Timing::FABRIC,
             adversary: AdversaryOptions::default(),
+            checker: None,
             virtual_now: Duration::ZERO,
             hosts: Vec::new(),
             memory,
@@ -185,6 +189,16 @@ impl Network {
             traffic: Traffic::default(),
             recording: None,
         }
+    }
+
+    /// Checks the programs on hosts added from now on.
+    pub(super) fn check(&mut self, checker: Arc<Checker>) {
+        self.memory = Box::new(CheckedMemory::new(&checker));
+        self.checker = Some(checker);
+    }
+
+    pub(super) fn checker(&self) -> Option<&Arc<Checker>> {
+        self.checker.as_ref()
     }
 
     /// Adds a host, and returns its index.
@@ -212,6 +226,9 @@ impl Network {
         self.by_addr.extend(all.clone().map(|addr| (addr, index)));
         // GUID, keys, ids and numbers of queue pairs are those of this host alone, also beside hosts of other processes
         // with other seeds.
+        if let Some(checker) = &self.checker {
+            checker.add_host(index, addrs);
+        }
         let guid = LOCAL_GUID | seed.number(0) >> 8;
         let adversary = Arc::new(Adversary::new(self.adversary, index as u64));
         let engine_seed = match adversary.has(Rule::Colliding) {

@@ -16,8 +16,9 @@ use super::{
 use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     adversary::Adversary,
+    check::{Checker, HostQp},
     cm::{Manager, Reach},
-    engine::{Engine, Memory},
+    engine::{Engine, Memory, QpNum},
     failure::{Call, Failing, Failures, Holding, When},
 };
 
@@ -138,6 +139,7 @@ pub(crate) struct Port {
     notifier: Arc<Notifier>,
     failures: Arc<Failures>,
     adversary: Arc<Adversary>,
+    checker: Option<Arc<Checker>>,
     accounts: Arc<Accounts>,
     addrs: Arc<[IpAddr]>,
     guid: u64,
@@ -160,6 +162,7 @@ impl Port {
             notifier: Arc::clone(&host.notifier),
             failures: Arc::clone(&host.failures),
             adversary: Arc::clone(&host.adversary),
+            checker: network.checker().cloned(),
             accounts: Arc::clone(&host.accounts),
             addrs: Arc::clone(&host.addrs),
             guid: host.guid,
@@ -266,6 +269,26 @@ impl Port {
         self.adversary.attempt(call)
     }
 
+    /// Checks of the host's programs; `None` without checks.
+    pub(crate) fn checker(&self) -> Option<&Checker> {
+        self.checker.as_deref()
+    }
+
+    /// A queue pair of the host, for checks.
+    pub(crate) fn host_qp(&self, qp: QpNum) -> HostQp {
+        HostQp {
+            host: self.index,
+            num: qp.0,
+        }
+    }
+
+    /// Delivers reports, with nothing locked.
+    pub(crate) fn deliver_reports(&self) {
+        if let Some(checker) = &self.checker {
+            checker.deliver();
+        }
+    }
+
     /// Decisions of the device.
     pub(crate) fn adversary(&self) -> &Adversary {
         &self.adversary
@@ -302,12 +325,16 @@ impl Port {
             network.pump(now);
             self.shared.notify_of_earlier(&network, before);
         }
+        drop(network);
+        self.deliver_reports();
         result
     }
 
     /// Calls the device without moving frames.
     pub(crate) fn look<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
-        act(device(&mut self.shared.lock(), self.index))
+        let result = act(device(&mut self.shared.lock(), self.index));
+        self.deliver_reports();
+        result
     }
 
     /// Changes the members of multicast groups, and joins the groups at the socket of a host over UDP.

@@ -1,5 +1,6 @@
 //! Faults of programs that use verbs as in C.
 //!
+//! - `checks`: each check of programs, with a program that it reports, and the corrected program.
 //! - `rules`: each rule of an adversarial device, with a program that breaks by it, and the corrected program.
 #![expect(
     clippy::panic,
@@ -7,5 +8,6 @@
     reason = "a test fails by panicking"
 )]
 
+mod checks;
 mod raw;
 mod rules;

@@ -208,12 +208,18 @@ impl End {
 
     /// Brings the queue pair from INIT to RTS.
     pub(crate) fn bring_up(&self, peer: &Self) {
+        self.bring_up_from(peer, 0, 0);
+    }
+
+    /// Brings the queue pair from INIT to RTS, with packet sequence numbers.
+    pub(crate) fn bring_up_from(&self, peer: &Self, rq_psn: u32, sq_psn: u32) {
         use ffi::ibv_qp_attr_mask as mask;
         let is_ud = c!((*self.qp).qp_type) == ffi::ibv_qp_type::IBV_QPT_UD;
         let mut attr = ffi::ibv_qp_attr::zeroed();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
         attr.path_mtu = ffi::ibv_mtu::IBV_MTU_1024;
         attr.dest_qp_num = peer.qp_num();
+        (attr.rq_psn, attr.sq_psn) = (rq_psn, sq_psn);
         attr.ah_attr = self.path_to(peer);
         attr.max_dest_rd_atomic = 16;
         attr.min_rnr_timer = 1;
@@ -287,7 +293,7 @@ pub(crate) struct Pair {
     pub(crate) a: End,
     pub(crate) b: End,
     /// The last field, so dropped last.
-    _fabric: Fabric,
+    pub(crate) fabric: Fabric,
 }
 
 impl Pair {
@@ -299,10 +305,6 @@ impl Pair {
             end.init();
             end.bring_up(peer);
         }
-        Self {
-            a,
-            b,
-            _fabric: fabric,
-        }
+        Self { a, b, fabric }
     }
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     abi::{
-        acks::Acks,
+        acks::{self, Acks},
         object::{Object, Plain, zeroed},
         query::{gid, mtu_code},
     },
@@ -359,7 +359,9 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_
     let subject = id.port().notifier().subjects().ids.remove(&num);
     if let Some(subject) = subject {
         let _gone = subject.queue.remove(|event| event.addr == subject.addr);
-        subject.acks.wait();
+        if !acks::wait(&id.port(), &subject.acks, "rdma_destroy_id") {
+            return 0;
+        }
     }
     // A program destroys the queue pair first.
     if std::mem::take(&mut id.extra().has_pd) {

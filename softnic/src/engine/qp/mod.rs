@@ -242,6 +242,23 @@ impl QueuePair {
         *occupied = occupied.saturating_sub(completion.ended as usize);
     }
 
+    /// A request that has not been executed, with an element of a local key: whether it is a receive, and its identifier.
+    /// `shared` are the receives of a shared queue.
+    pub(super) fn request_with_key<'a>(
+        &'a self,
+        lkey: u32,
+        shared: impl Iterator<Item = &'a RecvRequest>,
+    ) -> Option<(bool, u64)> {
+        let names = |sges: &[Sge]| sges.iter().any(|sge| sge.lkey == lkey && sge.len > 0);
+        let send = self.requester.wqes.iter().find(|wqe| names(wqe.sges()));
+        let send = send.map(|wqe| (false, wqe.request.wr_id));
+        let mut receives = self.receives.iter().chain(shared);
+        send.or_else(|| {
+            let found = receives.find(|recv| names(&recv.sges))?;
+            Some((true, found.wr_id))
+        })
+    }
+
     /// Whether a message is being received, whose receive has no completion yet.
     pub(super) fn has_shared_receive(&self) -> bool {
         self.responder.current_receive.is_some()

@@ -1,0 +1,163 @@
+//! Call sites: the stack of a call, and the program's function in it.
+
+use std::{path::Path, ptr};
+
+use super::report::Location;
+use crate::abi::is_of_same_object;
+
+/// Maximum number of frames of a stack: a call of the program is above those of softnic and of `verbs`.
+const MAX_FRAMES: usize = 24;
+
+/// Crates between the program and the device, in the names of functions. Debug information may have names without a crate.
+const CRATES: [&str; 12] = [
+    "softnic",
+    "softnic_verbs",
+    "softnic_capi",
+    "verbs",
+    "cm",
+    "ibverbs_sys",
+    "rdmacm_sys",
+    "backtrace",
+    "core",
+    "std",
+    "alloc",
+    "__rustc",
+];
+
+/// Functions of libibverbs and librdmacm.
+const C_FUNCTIONS: [&str; 3] = ["ibv_", "rdma_", "_ibv_"];
+
+/// Folders of these crates beside softnic's own.
+const FOLDERS: [&str; 5] = ["softnic", "verbs", "cm", "ibverbs-sys", "rdmacm-sys"];
+
+/// Names of packages with a version, in the folder of a registry.
+const PACKAGES: [&str; 6] = [
+    "softnic-",
+    "rdma-verbs-",
+    "rdma-cm-",
+    "rdma-ibverbs-sys-",
+    "rdmacm-sys-",
+    "backtrace-",
+];
+
+/// Addresses of the calls of a stack, the innermost one first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CallSite(Vec<usize>);
+
+impl CallSite {
+    /// The stack of this call.
+    pub(crate) fn here() -> Self {
+        let mut frames = Vec::with_capacity(MAX_FRAMES);
+        backtrace::trace(|frame| {
+            // The call before the return address.
+            frames.push(frame.ip().addr().saturating_sub(1));
+            frames.len() < MAX_FRAMES
+        });
+        Self(frames)
+    }
+
+    /// The innermost function of the program; `None` if the stack has none.
+    pub(super) fn location(&self) -> Option<Location> {
+        self.0.iter().find_map(|address| location(*address))
+    }
+}
+
+/// The function at an address, unless it is one of a library or has no name.
+fn location(address: usize) -> Option<Location> {
+    let mut found = None;
+    // Inlined functions come first, the function around them last.
+    backtrace::resolve(ptr::without_provenance_mut(address), |symbol| {
+        let file = symbol.filename().map(|file| file.display().to_string());
+        found = symbol.name().map(|name| Location {
+            function: format!("{name:#}"),
+            line: file.zip(symbol.lineno()),
+        });
+    });
+    let is_of_program = |found: &Location| match &found.line {
+        Some((file, _)) => {
+            !is_name_of_library(&found.function) && !is_file_of_library(Path::new(file))
+        }
+        // An instruction without a line, of a function without a crate in its name, may be softnic's.
+        None => {
+            !is_name_of_library(&found.function)
+                && (found.function.contains("::") || !is_of_same_object(address))
+        }
+    };
+    found.filter(is_of_program)
+}
+
+/// Whether a function has the name of a library between the program and the device.
+fn is_name_of_library(name: &str) -> bool {
+    let path = name.trim_start_matches(['<', '&', '*']);
+    let path = path.strip_prefix("dyn ").unwrap_or(path);
+    let of_crate = |of: &str| {
+        path.strip_prefix(of)
+            .is_some_and(|rest| rest.starts_with("::"))
+    };
+    CRATES.iter().any(|of| of_crate(of)) || C_FUNCTIONS.iter().any(|start| name.starts_with(start))
+}
+
+/// Whether a file is a source of a library between the program and the device.
+fn is_file_of_library(file: &Path) -> bool {
+    let siblings = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let is_sibling = |folder: &str| {
+        siblings.is_some_and(|siblings| file.starts_with(siblings.join(folder).join("src")))
+    };
+    let mut components = file
+        .components()
+        .map(|part| part.as_os_str().to_string_lossy());
+    FOLDERS.iter().any(|folder| is_sibling(folder))
+        || file.starts_with("/rustc")
+        || components.any(|part| {
+            PACKAGES.iter().any(|package| {
+                part.strip_prefix(package)
+                    .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_libraries_are_no_functions_of_the_program() {
+        for name in [
+            "softnic::abi::post::post_send",
+            "<verbs::qp::QueuePair<T> as verbs::Post>::post",
+            "core::ops::function::FnOnce::call_once",
+            "ibv_ack_cq_events",
+        ] {
+            assert!(is_name_of_library(name), "{name}");
+        }
+        for name in [
+            "main",
+            "cmtime::run",
+            "verbs_server::main",
+            "<app::S as app::T>::f",
+        ] {
+            assert!(!is_name_of_library(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_of_libraries_are_those_of_their_packages() {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs");
+        for file in [
+            own,
+            "/home/user/.cargo/registry/src/index/rdma-verbs-0.1.0/src/qp/mod.rs",
+            "/rustc/0123/library/core/src/option.rs",
+        ] {
+            assert!(is_file_of_library(Path::new(file)), "{file}");
+        }
+        let test = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/checks.rs");
+        for file in [
+            test,
+            "/home/user/verbs/src/main.rs",
+            "server.c",
+            "/home/softnic-demo/a.rs",
+        ] {
+            assert!(!is_file_of_library(Path::new(file)), "{file}");
+        }
+    }
+}

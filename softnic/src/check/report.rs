@@ -1,0 +1,129 @@
+//! Reports of the checker.
+
+use std::fmt;
+
+macro_rules! checks {
+    ($($(#[doc = $doc:literal])* $variant:ident $title:literal $source:literal,)*) => {
+        /// A fault of a program that uses verbs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Check {
+            $(
+                $(#[doc = $doc])*
+                ///
+                #[doc = concat!("Source: ", $source, ".")]
+                $variant,
+            )*
+        }
+
+        impl Check {
+            /// All checks.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The fault in a few words.
+            pub const fn title(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $title,)*
+                }
+            }
+
+            /// Manual page or other source of the rule that the program breaks.
+            pub const fn source(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $source,)*
+                }
+            }
+        }
+    };
+}
+
+checks! {
+    /// The requests with a completion to come, and the completions not polled, exceed the size of a completion queue.
+    CqTooSmall "completion queue too small" "ibv_poll_cq(3): \"the user should consume work completions at a rate that \
+        prevents CQ overrun\"",
+    /// A send queue is full of unsignaled requests: no completion frees a slot, on devices that free slots by polling.
+    NoSignaledRequest "send queue without a signaled request" "ibv_post_send(3), ibv_create_qp(3): sq_sig_all",
+    /// The memory of a send or a write has changed before its completion has been polled.
+    SendMemoryChanged "send memory changed while posted" "ibv_post_send(3): \"The buffers used by a WR can only be safely \
+        reused after WR the request is fully executed and a work completion has been retrieved\"",
+    /// The program has written to the memory of a receive, a read or an atomic before the device has.
+    TargetChanged "target memory changed while posted" "ibv_post_recv(3), ibv_post_send(3): \"The buffers used by a WR can \
+        only be safely reused after WR the request is fully executed and a work completion has been retrieved\"",
+    /// The device accesses memory that is not mapped, or freed by a program with `AddressSanitizer`.
+    MemoryGone "memory unmapped or freed while the device accesses it" "ibv_post_send(3), ibv_reg_mr(3)",
+    /// A send or a write without a fence reads memory that an outstanding read or atomic of its queue pair writes.
+    UnfencedSource "memory of an outstanding read is sent without a fence" "ibv_post_send(3): IBV_SEND_FENCE",
+    /// A local key does not allow the access of a request.
+    LocalAccess "request outside of its region, domain or rights" "ibv_reg_mr(3), ibv_post_send(3)",
+    /// A remote key does not allow the access of a request.
+    RemoteAccess "request outside of the peer's region, domain or rights" "ibv_reg_mr(3), ibv_post_send(3)",
+    /// A region has been deregistered while a request that the device has not executed names it.
+    RegionInUse "region deregistered before its request" "ibv_post_send(3), ibv_post_recv(3)",
+    /// An address handle has been destroyed before the completion of its request has been polled.
+    AhInUse "address handle destroyed before its request" "ibv_post_send(3): \"The user should not alter or destroy AHs \
+        associated with WRs until request is fully executed\"",
+    /// Events of a destroyed object are not acknowledged: the call would block for ever.
+    EventsNotAcknowledged "events not acknowledged" "ibv_destroy_cq(3), ibv_get_cq_event(3)",
+    /// More events have been acknowledged than received.
+    TooManyAcknowledged "too many events acknowledged" "ibv_ack_cq_events(3)",
+    /// Inline data exceed the maximum that the creation of the queue pair returned.
+    InlineTooLong "inline data above the returned maximum" "ibv_create_qp(3): max_inline_data",
+    /// A flag of a request is not one of its opcode or transport.
+    FlagOfOtherOpcode "flag that the request's opcode or transport does not have" "ibv_post_send(3): send_flags",
+    /// Memory is registered with a right of peers to write, without the local right to write.
+    RightsWithoutLocalWrite "rights of peers without IBV_ACCESS_LOCAL_WRITE" "ibv_reg_mr(3): \"If IBV_ACCESS_REMOTE_WRITE \
+        or IBV_ACCESS_REMOTE_ATOMIC is set, then IBV_ACCESS_LOCAL_WRITE must be set too\"",
+    /// The queue pairs of a connection have different packet sequence numbers, so that no packet is accepted.
+    PsnMismatch "sq_psn unlike the peer's rq_psn" "ibv_modify_qp(3): sq_psn, rq_psn",
+}
+
+/// A place in the program: a function, with file and line where there is debug information.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Name of the function.
+    pub function: String,
+    /// Source file and line, if known.
+    pub line: Option<(String, u32)>,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.function)?;
+        match &self.line {
+            Some((file, line)) => write!(f, " ({file}:{line})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A fault of the program, found by a fabric with [checks](crate::Fabric::checked).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// The kind of fault.
+    pub check: Check,
+    /// The fault in one sentence, with values.
+    pub sentence: String,
+    /// The call that posted the request, or made the object.
+    pub origin: Option<Location>,
+    /// The call in conflict with it, in which the fault was found. `None` in a thread of the device.
+    pub found_in: Option<Location>,
+    /// Seed of the fabric.
+    pub seed: u64,
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "softnic: {}", self.check.title())?;
+        writeln!(f, "  {}", self.sentence)?;
+        if let Some(origin) = &self.origin {
+            writeln!(f, "  posted or made by {origin}")?;
+        }
+        match &self.found_in {
+            Some(found_in) => writeln!(f, "  found in a call by {found_in}")?,
+            None => writeln!(f, "  found in a thread of the device")?,
+        }
+        writeln!(f, "  rule: {}", self.check.source())?;
+        write!(f, "  repeat with SOFTNIC_SEED={}", self.seed)
+    }
+}
