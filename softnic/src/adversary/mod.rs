@@ -76,6 +76,25 @@ impl AdversaryOptions {
     }
 }
 
+/// The rules by which devices have decided otherwise than kind ones, and how to repeat them; `None` without such a decision.
+pub(crate) fn used_rules(devices: &[&Adversary], seed: u64) -> Option<String> {
+    let is_used = |rule: &&Rule| devices.iter().any(|device| device.is_used(**rule));
+    let used: Vec<_> = Rule::ALL.iter().filter(is_used).collect();
+    if used.is_empty() {
+        return None;
+    }
+    let names: Vec<_> = used.iter().map(|rule| rule.name()).collect();
+    let texts = used
+        .iter()
+        .map(|rule| format!("{rule} ({}: {})", rule.class(), rule.source()));
+    let texts: Vec<_> = texts.collect();
+    Some(format!(
+        "rules used by the devices: {}; repeat them with SOFTNIC_ADVERSARY={seed}:{}",
+        texts.join(", "),
+        names.join(",")
+    ))
+}
+
 /// The decisions of one device.
 #[derive(Debug)]
 pub(crate) struct Adversary {

@@ -48,7 +48,7 @@ type OnReport = Arc<dyn Fn(&CheckReport) + Send + Sync>;
 
 /// Copies of the objects and requests of a fabric's programs.
 #[derive(Default)]
-struct State {
+struct ProgramState {
     queues: BTreeMap<QueueKey, Queue>,
     qps: BTreeMap<HostQp, QueuePairInfo>,
     cqs: BTreeMap<(usize, CqId), CompletionQueueInfo>,
@@ -66,7 +66,7 @@ struct State {
 pub(crate) struct Checker {
     seed: u64,
     on_report: Option<OnReport>,
-    state: Mutex<State>,
+    state: Mutex<ProgramState>,
     report_count: Mutex<usize>,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Debug for Checker {
     }
 }
 
-impl State {
+impl ProgramState {
     /// Adds a report, unless the fault has been reported. `origin` is the stack of the post, or empty.
     fn report(
         &mut self,
@@ -135,7 +135,7 @@ impl Checker {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgramState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl Checker {
     }
 
     /// Reports a request that reads memory of an outstanding read of the same queue pair.
-    fn check_fence(&self, state: &mut State, qp: HostQp, request: &Outstanding) {
+    fn check_fence(&self, state: &mut ProgramState, qp: HostQp, request: &Outstanding) {
         if request.is_fenced || request.access != Direction::Reads {
             return;
         }
@@ -254,7 +254,7 @@ impl Checker {
     /// Reports a completion queue that may overrun.
     fn check_capacity(
         &self,
-        state: &mut State,
+        state: &mut ProgramState,
         qp: HostQp,
         cq: Option<CqId>,
         request: &Outstanding,
@@ -368,7 +368,13 @@ impl Checker {
     }
 
     /// Explains a completion that failed by the access to memory.
-    fn diagnose(&self, state: &mut State, qp: HostQp, request: &Outstanding, status: Status) {
+    fn diagnose(
+        &self,
+        state: &mut ProgramState,
+        qp: HostQp,
+        request: &Outstanding,
+        status: Status,
+    ) {
         let sentence = match status {
             Status::LocalProtection => state
                 .local_fault(qp, request)

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    CallSite, Check, Checker, Completion, CqId, IpAddr, Outstanding, Path, QpKind, QueueKey, Sge,
-    SrqId, State, engine,
+    CallSite, Check, Checker, Completion, CqId, IpAddr, Outstanding, Path, ProgramState, QpKind,
+    QueueKey, Sge, SrqId, engine,
 };
 
 /// Number of regions from which on deregistered ones are removed.
@@ -125,7 +125,7 @@ impl RegionInfo {
     }
 }
 
-impl State {
+impl ProgramState {
     /// Removes the requests that a completion has ended, the oldest first.
     pub(super) fn end(&mut self, qp: HostQp, completion: &Completion) -> Vec<Outstanding> {
         if let Some(srq) = completion.shared_queue() {
@@ -370,7 +370,7 @@ impl Checker {
         }
     }
 
-    fn compare_psns(&self, state: &mut State, sender: HostQp, receiver: HostQp, path: Path) {
+    fn compare_psns(&self, state: &mut ProgramState, sender: HostQp, receiver: HostQp, path: Path) {
         let (Some(from), Some(to)) = (state.qps.get(&sender), state.qps.get(&receiver)) else {
             return;
         };

@@ -41,7 +41,7 @@ pub use traffic::Traffic;
 
 use crate::{
     abi,
-    adversary::{AdversaryOptions, Rule, Rules},
+    adversary::{self, AdversaryOptions, Rule, Rules},
     carrier::{Carrier, PortSlot},
     check::{CheckReport, Checker},
     cm::Timing,
@@ -585,7 +585,10 @@ impl Drop for Fabric {
             #[expect(clippy::print_stderr, reason = "how a failed test tells its seed")]
             {
                 eprintln!("softnic: faults of seed {seed}; replay them with SOFTNIC_SEED={seed}");
-                if let Some(used) = self.shared.lock().used_rules() {
+                let network = self.shared.lock();
+                let devices = network.hosts.iter().map(|host| &*host.adversary);
+                let devices: Vec<_> = devices.collect();
+                if let Some(used) = adversary::used_rules(&devices, network.adversary.seed) {
                     eprintln!("softnic: {used}");
                 }
             }

@@ -322,27 +322,6 @@ impl Network {
         }
     }
 
-    /// The rules by which the devices of the hosts have decided otherwise than kind ones, and how to repeat them; `None`
-    /// without a rule.
-    pub(super) fn used_rules(&self) -> Option<String> {
-        let is_used = |rule: &&Rule| self.hosts.iter().any(|host| host.adversary.is_used(**rule));
-        let used: Vec<_> = Rule::ALL.iter().filter(is_used).collect();
-        if used.is_empty() {
-            return None;
-        }
-        let names: Vec<_> = used.iter().map(|rule| rule.name()).collect();
-        let texts: Vec<_> = used
-            .iter()
-            .map(|rule| format!("{rule} ({}: {})", rule.class(), rule.source()))
-            .collect();
-        Some(format!(
-            "rules used by the devices: {}; repeat them with SOFTNIC_ADVERSARY={}:{}",
-            texts.join(", "),
-            self.adversary.seed,
-            names.join(",")
-        ))
-    }
-
     /// Adds a host to `active`.
     pub(super) fn activate(&mut self, host: usize) {
         if !self.hosts[host].is_listed {
