@@ -270,6 +270,34 @@ mod tests {
         entry.map(|entry| entry.uses)
     }
 
+    /// A child made by `fork` while another thread of the parent has locked the network, such as that of the timers.
+    #[cfg_attr(miri, ignore = "Miri has no processes")]
+    #[test]
+    fn child_does_not_wait_for_a_lock_of_its_parents_threads() {
+        /// Time in seconds after which a blocked child is killed.
+        const LIMIT: u32 = 30;
+        let fabric = Fabric::new();
+        let host = fabric.host([10, 9, 0, 1].into());
+        let port = host.run(|| fabric::current().unwrap());
+        release(listed(&port));
+        let mut child = -1;
+        port.look(|_| {
+            // SAFETY: the child calls functions that lock nothing that another thread of this process locks, and ends.
+            child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: takes an integer.
+                unsafe { libc::alarm(LIMIT) };
+                free_abandoned();
+                // SAFETY: ends the process without its destructors.
+                unsafe { libc::_exit(0) };
+            }
+        });
+        let mut status = 0;
+        // SAFETY: a child of this process, and a local variable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
     /// The moment between the parts of a listing, in which another thread drops the fabric.
     #[test]
     fn device_listed_during_the_drop_of_its_fabric_stays() {

@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    process,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -33,6 +34,9 @@ pub(super) struct Shared {
     /// Speed of the fabric's time, as a multiple of real time.
     pub(super) speed: AtomicU32,
     start: Instant,
+    /// The process of the fabric. A child made by `fork` has a copy, whose lock may be held by a thread that the child does
+    /// not have.
+    process: u32,
     /// Wall-clock time of the start, since 1970; zero for a manual fabric.
     pub(super) start_since_1970: Duration,
 }
@@ -46,6 +50,7 @@ impl Shared {
             is_closed: AtomicBool::new(false),
             speed: AtomicU32::new(1),
             start: Instant::now(),
+            process: process::id(),
             start_since_1970: if is_manual {
                 Duration::ZERO
             } else {
@@ -185,8 +190,12 @@ impl Port {
         self.look(|nic| nic.manager.is_removed())
     }
 
-    /// Whether the fabric has been dropped or the host killed, and no object is left on the host.
+    /// Whether the fabric has been dropped or the host killed, and no object is left on the host. False in a child made by
+    /// `fork`.
     pub(crate) fn is_abandoned(&self) -> bool {
+        if self.shared.process != process::id() {
+            return false;
+        }
         let network = self.shared.lock();
         let host = &network.hosts[self.index];
         (self.shared.is_closed() || host.manager.is_removed())
