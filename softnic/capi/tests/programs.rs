@@ -5,7 +5,7 @@ mod program;
 
 use std::{net::UdpSocket, thread, time::Instant};
 
-use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, free_port, len};
+use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, exchange_by, free_port, len};
 
 /// Runs a server and a client at addresses of a test.
 fn exchange(test: u8, options: &[&str], server: &str, client: &str) {
@@ -111,7 +111,31 @@ fn ucmatose_runs() {
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn udaddy_runs() {
-    exchange(10, &[], "udaddy -b SERVER", "udaddy -s SERVER");
+    let addrs = [addr(10, 2), addr(10, 3)];
+    exchange_by("run", addrs, &[], "udaddy -b SERVER", "udaddy -s SERVER");
+}
+
+/// The client destroys its address handle before the completions of its last sends, against `ibv_post_send(3)`.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn udaddy_is_reported_for_its_address_handle() {
+    let (server_addr, client_addr) = (addr(30, 2), addr(30, 3));
+    let words = format!("udaddy -b {server_addr}");
+    let _server = Program::start(server_addr, &[], &words);
+    let words = format!("udaddy -s {server_addr}");
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let client = Program::start_by("check", client_addr, &[], &words).finish("the client");
+        let errors = String::from_utf8_lossy(&client.stderr);
+        if errors.contains("address handle destroyed before its request") {
+            assert_eq!(client.status.code(), Some(99), "{client:?}");
+            assert!(errors.contains("made by udaddy+0x"), "{errors}");
+            assert_eq!(errors.matches("softnic: ").count(), 1, "{errors}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{client:?}");
+        thread::sleep(PAUSE);
+    }
 }
 
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]

@@ -1,7 +1,7 @@
 //! The process' memory, as accessed by the engine.
 
 use std::{
-    ffi::c_void,
+    ffi::{CStr, c_void},
     mem, ptr,
     sync::{
         OnceLock,
@@ -77,17 +77,37 @@ pub(crate) fn is_accessible(addr: u64, len: usize) -> bool {
     !is_poisoned(start, len)
 }
 
-/// Whether an address is in the program or shared library that contains softnic.
-pub(crate) fn is_of_same_object(address: usize) -> bool {
-    let start = |address: *const c_void| {
-        let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: any address is allowed; the structure is the caller's.
-        let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
-        // SAFETY: a non-zero result has written the structure.
-        (found != 0).then(|| unsafe { info.assume_init() }.dli_fbase)
-    };
-    let own: fn(usize) -> bool = is_of_same_object;
-    start(ptr::without_provenance(address)) == start(own as *const c_void)
+/// A program or shared library in the process.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LoadedObject {
+    /// Address of the object.
+    pub(crate) start: usize,
+    /// Name of the object's file.
+    pub(crate) file: String,
+}
+
+/// The object of an address; `None` for an address of none.
+pub(crate) fn object_of(address: usize) -> Option<LoadedObject> {
+    let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: any address is allowed; the structure is the caller's.
+    let found = unsafe { libc::dladdr(ptr::without_provenance(address), info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: a non-zero result has written the structure.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: the name is a C string of the loader, valid while the object is loaded.
+    let file = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(LoadedObject {
+        start: info.dli_fbase.addr(),
+        file: file.to_string_lossy().into_owned(),
+    })
+}
+
+/// The object that contains softnic.
+pub(crate) fn own_object() -> Option<LoadedObject> {
+    let function: fn() -> Option<LoadedObject> = own_object;
+    object_of(function as usize)
 }
 
 /// Whether `AddressSanitizer`, if it is in the process, reports a byte of a range as not accessible.

@@ -39,9 +39,11 @@ mod unsupported;
 mod xrcd;
 
 pub(crate) use fork::close_in_children;
-pub(crate) use memory::{ProcessMemory, is_accessible, is_of_same_object};
+pub(crate) use memory::{ProcessMemory, is_accessible, object_of, own_object};
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
+
+use std::{ffi::c_int, ptr, sync::OnceLock};
 
 use crate::engine::EngineError;
 
@@ -49,6 +51,27 @@ use crate::engine::EngineError;
 pub(crate) fn free_abandoned() {
     cm::free_abandoned();
     device::free_abandoned();
+}
+
+/// Source of the exit status of the process.
+static EXIT_STATUS: OnceLock<fn() -> Option<c_int>> = OnceLock::new();
+
+/// Ends the process with another status than that of the program, if there is one.
+extern "C" fn end_with_status() {
+    if let Some(status) = EXIT_STATUS.get().and_then(|status| status()) {
+        // SAFETY: null stands for all streams of the process, which would be flushed after this function.
+        let _flushed: c_int = unsafe { libc::fflush(ptr::null_mut()) };
+        // SAFETY: takes a number, and does not return.
+        unsafe { libc::_exit(status) };
+    }
+}
+
+/// Lets `status` decide on the status of the process at its exit. `None` leaves the program's own.
+pub(crate) fn replace_exit_status(status: fn() -> Option<c_int>) {
+    if EXIT_STATUS.set(status).is_ok() {
+        // SAFETY: a function without arguments, in an object that is never unloaded.
+        let _is_full: c_int = unsafe { libc::atexit(end_with_status) };
+    }
 }
 
 /// Converts a refusal to an errno.
@@ -76,5 +99,5 @@ fn set_errno(errno: i32) {
 /// Sets `errno`, and returns null.
 fn null<T>(errno: i32) -> *mut T {
     set_errno(errno);
-    std::ptr::null_mut()
+    ptr::null_mut()
 }

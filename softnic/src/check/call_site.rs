@@ -3,7 +3,7 @@
 use std::{path::Path, ptr};
 
 use super::report::Location;
-use crate::abi::is_of_same_object;
+use crate::abi::{object_of, own_object};
 
 /// Maximum number of frames of a stack: a call of the program is above those of softnic and of `verbs`.
 const MAX_FRAMES: usize = 24;
@@ -73,17 +73,25 @@ fn location(address: usize) -> Option<Location> {
             line: file.zip(symbol.lineno()),
         });
     });
-    let is_of_program = |found: &Location| match &found.line {
-        Some((file, _)) => {
-            !is_name_of_library(&found.function) && !is_file_of_library(Path::new(file))
-        }
-        // An instruction without a line, of a function without a crate in its name, may be softnic's.
-        None => {
-            !is_name_of_library(&found.function)
-                && (found.function.contains("::") || !is_of_same_object(address))
-        }
+    let Some(found) = found else {
+        return nameless(address);
     };
-    found.filter(is_of_program)
+    let is_of_library = is_name_of_library(&found.function)
+        || match &found.line {
+            Some((file, _)) => is_file_of_library(Path::new(file)),
+            // An instruction without a line, of a function without a crate in its name, may be softnic's.
+            None => !found.function.contains("::") && object_of(address) == own_object(),
+        };
+    (!is_of_library).then_some(found)
+}
+
+/// A function without a symbol, of a program without debug information: the file and the offset in it.
+fn nameless(address: usize) -> Option<Location> {
+    let object = object_of(address).filter(|object| own_object().as_ref() != Some(object))?;
+    Some(Location {
+        function: format!("{}+{:#x}", object.file, address - object.start),
+        line: None,
+    })
 }
 
 /// Whether a function has the name of a library between the program and the device.

@@ -80,7 +80,7 @@ checks! {
 /// A place in the program: a function, with file and line where there is debug information.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// Name of the function.
+    /// Name of the function; for a function without a symbol, the file and the offset in it.
     pub function: String,
     /// Source file and line, if known.
     pub line: Option<(String, u32)>,

@@ -1,15 +1,18 @@
 //! The host of a whole process, described by environment variables.
 
-use std::{env, io, net::IpAddr, process, sync::OnceLock};
+use std::{env, ffi::c_int, io, net::IpAddr, process, sync::OnceLock};
 
 use super::{ADVERSARY, Fabric, Host, Port};
-use crate::{adversary::AdversaryOptions, wire::PORT};
+use crate::{abi, adversary::AdversaryOptions, wire::PORT};
 
 /// Address of the host, over UDP.
 const ADDR: &str = "SOFTNIC_ADDR";
 
 /// Probability of the loss of a sent frame.
 const LOSS: &str = "SOFTNIC_LOSS";
+
+/// Exit status of a process with reports of the checker, in place of the program's own.
+const EXIT_STATUS: &str = "SOFTNIC_CHECK_EXITCODE";
 
 /// Name of a pcap file for the frames.
 const PCAP: &str = "SOFTNIC_PCAP";
@@ -48,12 +51,35 @@ impl OfProcess {
 /// The device of the host described by the environment, made by the first call in a process; `None` without [`ADDR`], or after
 /// a failure.
 pub(super) fn port() -> Option<Port> {
-    static FIRST: OnceLock<OfProcess> = OnceLock::new();
     let mut of = FIRST.get_or_init(OfProcess::new);
     while of.pid != process::id() {
         of = of.child.get_or_init(|| Box::new(OfProcess::new()));
     }
     of.created.as_ref().map(|(_, host)| host.port.clone())
+}
+
+/// The host of the first process.
+static FIRST: OnceLock<OfProcess> = OnceLock::new();
+
+/// The exit status of this process, if the checker has reports.
+fn status_with_reports() -> Option<c_int> {
+    let mut of = FIRST.get()?;
+    while of.pid != process::id() {
+        of = of.child.get()?;
+    }
+    let (fabric, _) = of.created.as_ref()?;
+    let status = exit_status(&env::var(EXIT_STATUS).ok()?).ok()?;
+    (fabric.report_count() > 0).then_some(status)
+}
+
+fn exit_status(text: &str) -> io::Result<c_int> {
+    let status: Option<u8> = text.parse().ok();
+    let status = status.ok_or_else(|| {
+        io::Error::other(format!(
+            "{EXIT_STATUS} is {text}: it must be a number from 0 to 255"
+        ))
+    });
+    Ok(status?.into())
 }
 
 /// Makes the host; `None` without an address.
@@ -74,6 +100,10 @@ fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<
     if let Some(rules) = variable(ADVERSARY) {
         AdversaryOptions::parse(&rules)
             .map_err(|error| io::Error::other(format!("{ADVERSARY}: {error}")))?;
+    }
+    if let Some(status) = variable(EXIT_STATUS) {
+        exit_status(&status)?;
+        abi::replace_exit_status(status_with_reports);
     }
     let mut fabric = Fabric::new().keep_objects();
     if let Some(loss) = variable(LOSS) {
@@ -145,6 +175,10 @@ mod tests {
             (
                 &[(ADDR, "127.4.0.2"), (ADVERSARY, "7:kind")],
                 "SOFTNIC_ADVERSARY: no rule is named `kind`: use one of ",
+            ),
+            (
+                &[(ADDR, "127.4.0.2"), (EXIT_STATUS, "256")],
+                "SOFTNIC_CHECK_EXITCODE is 256: it must be a number from 0 to 255",
             ),
             (
                 &[(ADDR, "127.4.0.2"), (PCAP, "/no/folder")],

@@ -30,6 +30,9 @@ pub struct Cli {
 enum Action {
     /// Run a program with a softnic device in place of the machine's RDMA devices
     Run(Run),
+    /// Run a program with a softnic device, and report misuse of verbs on standard error: memory reused or unmapped while
+    /// posted, small queues, requests outside of their region
+    Check(CheckOptions),
     /// Print the folder with libibverbs.so.1 and librdmacm.so.1, for `LD_LIBRARY_PATH`; the device has the address in
     /// `SOFTNIC_ADDR`
     Libraries,
@@ -57,9 +60,21 @@ struct Run {
     /// File for the sent and received frames, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Freedoms of devices that the device uses, by a seed: `7` for all rules, `7:stale-fields,keys` for two
+    #[arg(long, value_name = "SEED[:RULES]")]
+    adversary: Option<String>,
     /// The program and its arguments
     #[arg(required = true, last = true)]
     program: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+struct CheckOptions {
+    /// Exit status of a program with reports, in place of its own; 0 to 255
+    #[arg(long, value_name = "STATUS", default_value_t = 99)]
+    error_exitcode: u8,
+    #[command(flatten)]
+    run: Run,
 }
 
 fn probability(text: &str) -> Result<f64, String> {
@@ -76,12 +91,8 @@ fn probability(text: &str) -> Result<f64, String> {
 /// - The library is missing, no address is free, or the program cannot be run.
 pub fn run(cli: &Cli) -> Result<()> {
     match &cli.action {
-        Action::Run(options) => {
-            let mut command = command(options, &library::search_path()?)?;
-            let error = command.exec();
-            let program = command.get_program().display();
-            Err(error).with_context(|| format!("cannot run {program}"))
-        }
+        Action::Run(options) => execute(command(options, &library::search_path()?)?),
+        Action::Check(options) => execute(checked(options, &library::search_path()?)?),
         Action::Libraries => {
             let folder = library::folder()?;
             #[expect(clippy::print_stdout, reason = "the answer of the command")]
@@ -92,6 +103,21 @@ pub fn run(cli: &Cli) -> Result<()> {
         }
         Action::Keeper { addr, detached } => keeper::start(*addr, *detached),
     }
+}
+
+/// Puts a program in the place of this process.
+fn execute(mut command: Command) -> Result<()> {
+    let error = command.exec();
+    let program = command.get_program().display();
+    Err(error).with_context(|| format!("cannot run {program}"))
+}
+
+/// The program with its environment, and with checks.
+fn checked(options: &CheckOptions, search_path: &OsStr) -> Result<Command> {
+    let mut command = command(&options.run, search_path)?;
+    command.env("SOFTNIC_CHECK", "1");
+    command.env("SOFTNIC_CHECK_EXITCODE", options.error_exitcode.to_string());
+    Ok(command)
 }
 
 /// The program with its environment.
@@ -117,6 +143,9 @@ fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
     if let Some(pcap) = &options.pcap {
         command.env("SOFTNIC_PCAP", pcap);
     }
+    if let Some(adversary) = &options.adversary {
+        command.env("SOFTNIC_ADVERSARY", adversary);
+    }
     Ok(command)
 }
 
@@ -128,7 +157,7 @@ mod tests {
         let words = [&["softnic", "run"], words].concat();
         match Cli::try_parse_from(words).map(|cli| cli.action) {
             Ok(Action::Run(run)) => Ok(run),
-            Ok(Action::Libraries | Action::Keeper { .. }) => unreachable!(),
+            Ok(Action::Check(_) | Action::Libraries | Action::Keeper { .. }) => unreachable!(),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -156,6 +185,23 @@ mod tests {
             "SOFTNIC_SEED=7",
         ];
         assert_eq!(envs, expected);
+    }
+
+    #[test]
+    fn checks_are_requested_with_the_exit_status() {
+        let words = "softnic check --adversary 7:keys --addr 127.0.0.9 --error-exitcode 3 -- rping";
+        let Action::Check(options) = Cli::try_parse_from(words.split(' ')).unwrap().action else {
+            unreachable!();
+        };
+        let command = checked(&options, "a".as_ref()).unwrap();
+        let has = |name: &str, value: &str| {
+            command
+                .get_envs()
+                .any(|env| env == (name.as_ref(), Some(value.as_ref())))
+        };
+        assert!(has("SOFTNIC_CHECK", "1"), "{command:?}");
+        assert!(has("SOFTNIC_CHECK_EXITCODE", "3"), "{command:?}");
+        assert!(has("SOFTNIC_ADVERSARY", "7:keys"), "{command:?}");
     }
 
     #[test]

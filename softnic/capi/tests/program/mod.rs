@@ -33,8 +33,13 @@ pub(crate) struct Program(pub(crate) Child);
 impl Program {
     /// Starts a program on an address; further options of `softnic run` may be given.
     pub(crate) fn start(addr: Ipv4Addr, options: &[&str], words: &str) -> Self {
+        Self::start_by("run", addr, options, words)
+    }
+
+    /// Starts a program by `softnic run` or `softnic check`.
+    pub(crate) fn start_by(action: &str, addr: Ipv4Addr, options: &[&str], words: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
-        command.args(["run", "--addr", &addr.to_string()]);
+        command.args([action, "--addr", &addr.to_string()]);
         command.args(options).arg("--").args(words.split(' '));
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -74,9 +79,18 @@ impl Drop for Program {
     }
 }
 
-/// Runs a server and a client until both end, each successfully. The client is started again while the server does not
-/// listen. `PORT` and `SERVER` in the words stand for a TCP port and the server's address.
-pub(crate) fn exchange_between(
+/// Runs a server and a client, by `softnic run` and by `softnic check`, until both end, each successfully and without a
+/// report. The client is started again while the server does not listen. `PORT` and `SERVER` in the words stand for a TCP
+/// port and the server's address.
+pub(crate) fn exchange_between(addrs: [Ipv4Addr; 2], options: &[&str], server: &str, client: &str) {
+    for action in ["run", "check"] {
+        exchange_by(action, addrs, options, server, client);
+    }
+}
+
+/// Runs a server and a client by `softnic run` or `softnic check`.
+pub(crate) fn exchange_by(
+    action: &str,
     [server_addr, client_addr]: [Ipv4Addr; 2],
     options: &[&str],
     server: &str,
@@ -88,10 +102,11 @@ pub(crate) fn exchange_between(
             .replace("PORT", &port)
             .replace("SERVER", &server_addr.to_string())
     };
-    let mut serving = Program::start(server_addr, options, &words(server));
+    let mut serving = Program::start_by(action, server_addr, options, &words(server));
     let deadline = Instant::now() + TEST_TIMEOUT;
     let done = loop {
-        let done = Program::start(client_addr, options, &words(client)).finish(client);
+        let done = Program::start_by(action, client_addr, options, &words(client));
+        let done = done.finish(client);
         if done.status.success() || !serving.is_running() || Instant::now() > deadline {
             break done;
         }
@@ -104,6 +119,7 @@ pub(crate) fn exchange_between(
         // The library is found, and has the versions that the program asks for.
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!errors.contains("version"), "{errors}");
+        assert!(!errors.contains("softnic: "), "{errors}");
     }
 }
 
