@@ -3,7 +3,7 @@
 use std::{env, fs, path::Path};
 
 /// The pages, relative to the workspace, each with its module.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 16] = [
     ("book/README.md", "crate"),
     ("book/start.md", "crate::start"),
     ("softnic/GUIDE.md", "crate::test_your_protocol"),
@@ -25,6 +25,7 @@ const PAGES: [(&str, &str); 15] = [
     ("book/cookbook/failover.md", "crate::cookbook::failover"),
     ("book/cookbook/gpu_memory.md", "crate::cookbook::gpu_memory"),
     ("book/when_it_fails.md", "crate::when_it_fails"),
+    ("book/check_your_program.md", "crate::check_your_program"),
     ("book/safety.md", "crate::safety"),
     ("DESIGN.md", "crate::design"),
     ("SECURITY.md", "crate::security"),

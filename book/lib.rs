@@ -50,6 +50,9 @@ pub mod cookbook {
 #[doc = page!("crate_when_it_fails")]
 pub mod when_it_fails {}
 
+#[doc = page!("crate_check_your_program")]
+pub mod check_your_program {}
+
 #[doc = page!("crate_safety")]
 pub mod safety {}
 
