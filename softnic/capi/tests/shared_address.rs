@@ -9,6 +9,7 @@ use std::{
     fs,
     net::{Ipv4Addr, UdpSocket},
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::Instant,
 };
@@ -217,6 +218,17 @@ fn keeper_ends_with_the_last_program() {
     let folder = tempfile::tempdir().unwrap();
     let mut pair = Pair::start(addr, 7401, 1 << 20, folder.path());
     assert!(UdpSocket::bind((addr, 4791)).is_err());
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_softnic"));
+    let seen = doctor
+        .args(["doctor", "--addr", &addr.to_string()])
+        .output();
+    let seen = seen.unwrap();
+    let printed = String::from_utf8_lossy(&seen.stdout);
+    assert!(seen.status.success(), "{printed}");
+    assert!(
+        printed.contains("is shared by programs on softnic"),
+        "{printed}"
+    );
     pair.programs[0].0.kill().unwrap();
     for program in pair.programs {
         program.finish("a program");

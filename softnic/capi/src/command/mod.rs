@@ -1,6 +1,7 @@
 //! The command `softnic`.
 
 mod addresses;
+mod doctor;
 mod library;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use crate::keeper;
@@ -36,6 +37,12 @@ enum Action {
     /// Print the folder with libibverbs.so.1 and librdmacm.so.1, for `LD_LIBRARY_PATH`; the device has the address in
     /// `SOFTNIC_ADDR`
     Libraries,
+    /// Look for causes for which programs have no device, or a slow one
+    Doctor {
+        /// Address of the device. Without it, the first free one of 127.0.0.2, 127.0.0.3 and so on
+        #[arg(long, value_name = "ADDRESS")]
+        addr: Option<IpAddr>,
+    },
     /// Share the UDP port of an address among programs; started by the first one
     #[command(hide = true)]
     Keeper {
@@ -101,6 +108,13 @@ pub fn run(cli: &Cli) -> Result<()> {
             }
             Ok(())
         }
+        Action::Doctor { addr } => {
+            // Without a free address, the first one shows the cause.
+            let addr = addr.or_else(|| addresses::free().ok());
+            let addr = addr.unwrap_or(IpAddr::from([127, 0, 0, 2]));
+            ensure!(doctor::run(addr), "programs have no device at {addr}");
+            Ok(())
+        }
         Action::Keeper { addr, detached } => keeper::start(*addr, *detached),
     }
 }
@@ -157,7 +171,12 @@ mod tests {
         let words = [&["softnic", "run"], words].concat();
         match Cli::try_parse_from(words).map(|cli| cli.action) {
             Ok(Action::Run(run)) => Ok(run),
-            Ok(Action::Check(_) | Action::Libraries | Action::Keeper { .. }) => unreachable!(),
+            Ok(
+                Action::Check(_)
+                | Action::Doctor { .. }
+                | Action::Libraries
+                | Action::Keeper { .. },
+            ) => unreachable!(),
             Err(error) => Err(error.to_string()),
         }
     }
