@@ -62,27 +62,29 @@ impl CallSite {
     }
 }
 
-/// The function at an address, unless it is one of a library or has no name.
+/// The innermost function at an address that is not one of a library.
 fn location(address: usize) -> Option<Location> {
-    let mut found = None;
+    let (mut found, mut has_symbol) = (None, false);
     // Inlined functions come first, the function around them last.
     backtrace::resolve(ptr::without_provenance_mut(address), |symbol| {
+        let Some(name) = symbol.name().filter(|_| found.is_none()) else {
+            return;
+        };
+        has_symbol = true;
         let file = symbol.filename().map(|file| file.display().to_string());
-        found = symbol.name().map(|name| Location {
+        let location = Location {
             function: format!("{name:#}"),
             line: file.zip(symbol.lineno()),
-        });
-    });
-    let Some(found) = found else {
-        return nameless(address);
-    };
-    let is_of_library = is_name_of_library(&found.function)
-        || match &found.line {
-            Some((file, _)) => is_file_of_library(Path::new(file)),
-            // An instruction without a line, of a function without a crate in its name, may be softnic's.
-            None => !found.function.contains("::") && object_of(address) == own_object(),
         };
-    (!is_of_library).then_some(found)
+        let is_of_library = is_name_of_library(&location.function)
+            || match &location.line {
+                Some((file, _)) => is_file_of_library(Path::new(file)),
+                // An instruction without a line, of a function without a crate in its name, may be softnic's.
+                None => !location.function.contains("::") && object_of(address) == own_object(),
+            };
+        found = (!is_of_library).then_some(location);
+    });
+    if has_symbol { found } else { nameless(address) }
 }
 
 /// A function without a symbol, of a program without debug information: the file and the offset in it.

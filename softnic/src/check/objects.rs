@@ -210,7 +210,9 @@ impl ProgramState {
                         region.text()
                     )
                 }
-                None => format!("{what} no region of the peer has the key"),
+                None => format!(
+                    "{what} no region of the peer has the key, and no window with the key allows the access"
+                ),
             });
         };
         let fault = region.end().or_else(|| {
