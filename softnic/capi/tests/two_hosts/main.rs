@@ -44,7 +44,9 @@ const DISCONNECTED: [Program; 2] = [
     program("ucmatose", "ucmatose -s SERVER", ""),
 ];
 
-/// Programs that end without a disconnect: if the last acknowledgement of one is lost, the other one's request fails.
+/// Programs that end without a disconnect: if the last acknowledgement of one is lost, the other one's request is repeated
+/// without an answer. On softnic it fails. On Linux the pingpongs wait for ever: their retry count is 7, with which rxe does not
+/// count the retries (`rxe_completer` in `rxe_comp.c`).
 const NOT_DISCONNECTED: [Program; 3] = [
     program(
         "ibv_rc_pingpong -g GID -c -n 40",
