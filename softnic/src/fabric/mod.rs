@@ -140,7 +140,8 @@ impl Fabric {
     }
 
     /// Checks the programs on hosts added from now on, as a sanitizer: each [`Check`](crate::Check) that fails is written to
-    /// standard error once, and the drop of the fabric panics. Programs are slower, by less than five times.
+    /// standard error once, and the drop of the fabric panics. Requests are slower: a round trip of 64 bytes takes about 20 µs
+    /// in place of 1 µs.
     ///
     /// The environment variable `SOFTNIC_CHECK=1` does the same in all fabrics of a process.
     ///
