@@ -86,12 +86,13 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
     Ok(cookie)
 }
 
-/// `RDS_FREE_MR`: ends an export.
-pub(crate) fn free(socket: &Socket, payload: &[u8]) -> io::Result<()> {
+/// `RDS_FREE_MR`: ends an export. As in the kernel, all unused ones at once are those of a socket with a transport over RDMA.
+pub(crate) fn free(socket: &Socket, payload: &[u8], is_rdma: bool) -> io::Result<()> {
     match FreeMrArgs::decode(payload).map_err(to_os_error)?.cookie {
         Some(cookie) => socket.free(cookie),
         // Unused exports have ended already.
-        None => Ok(()),
+        None if is_rdma => Ok(()),
+        None => Err(os(libc::EINVAL)),
     }
 }
 

@@ -25,6 +25,8 @@
 //! - `RDS_INFO_*` covers the calling process only.
 //! - Signals that arrive during a call are handled at its end, or end its wait. A cancelled thread leaves its call first.
 //! - `epoll` reports readable sockets correctly, and every socket as writable.
+//! - `RDS_GET_MR` succeeds without a connection, where the kernel's needs one of the destination (`ENODEV`, or `EOPNOTSUPP`): the
+//!   memory is that of the engine, and any connection reaches it.
 //! - Not interposed: `sendmmsg`, `recvmmsg`, `io_uring`.
 
 mod address;

@@ -158,6 +158,17 @@ unsafe fn entries<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
+/// Fails for a length that is negative for the kernel.
+///
+/// # Errors
+/// - `EINVAL`
+fn check_len(entry: &iovec) -> io::Result<()> {
+    match isize::try_from(entry.iov_len) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(os(libc::EINVAL)),
+    }
+}
+
 /// The buffers of an `iovec` array.
 ///
 /// # Safety
@@ -170,6 +181,7 @@ pub(crate) unsafe fn gather<'a>(
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();
     for entry in entries {
+        check_len(entry)?;
         // SAFETY: guaranteed by the caller.
         let bytes = unsafe { bytes(entry.iov_base, entry.iov_len) }?;
         pieces.push(IoSlice::new(bytes));
@@ -189,6 +201,7 @@ pub(crate) unsafe fn scatter<'a>(
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();
     for entry in entries {
+        check_len(entry)?;
         // SAFETY: guaranteed by the caller.
         let bytes = unsafe { bytes_mut(entry.iov_base, entry.iov_len) }?;
         pieces.push(IoSliceMut::new(bytes));
@@ -304,6 +317,21 @@ mod tests {
         assert_eq!(errno(unsafe { gather(pieces.as_ptr(), 2) }), bad);
         // SAFETY: not used otherwise.
         assert_eq!(errno(unsafe { scatter(pages.page(2).cast(), 1) }), bad);
+        // A negative length, wherever the piece is.
+        for iov_base in [pages.page(0), pages.page(2)] {
+            let piece = iovec {
+                iov_base,
+                iov_len: usize::MAX,
+            };
+            // SAFETY: not used otherwise.
+            let of_gather = errno(unsafe { gather(&raw const piece, 1) });
+            // SAFETY: not used otherwise.
+            let of_scatter = errno(unsafe { scatter(&raw const piece, 1) });
+            assert_eq!(
+                (of_gather, of_scatter),
+                (Some(libc::EINVAL), Some(libc::EINVAL))
+            );
+        }
         // An address that cannot be given leaves the length.
         let mut len: socklen_t = 4;
         // SAFETY: not used otherwise.

@@ -31,6 +31,9 @@ mod name {
     pub(super) const RXPATH_LATENCY: c_int = 10;
 }
 
+/// Transport over RDMA, by the kernel's number.
+const INFINIBAND: c_int = 0;
+
 /// Size of the address before the arguments of `RDS_GET_MR_FOR_DEST`.
 const DESTINATION: usize = 128;
 
@@ -136,7 +139,14 @@ unsafe fn set_rds(entry: &SocketEntry, option: c_int, value: &[u8]) -> io::Resul
             // SAFETY: as the caller promises.
             unsafe { export(socket, &args) }.map(drop)
         }
-        name::FREE_MR => free(socket, value),
+        name::FREE_MR => {
+            // A deferred bind has an RDMA device.
+            let is_rdma = match socket.transport()? {
+                Some(transport) => transport == INFINIBAND,
+                None => entry.settings().bound,
+            };
+            free(socket, value, is_rdma)
+        }
         name::RECVERR => socket.set_recverr(int(value)? != 0),
         name::CONG_MONITOR => socket.set_congestion_monitor(int(value)? != 0),
         name::TRANSPORT => socket.set_transport(int(value)?),

@@ -23,6 +23,7 @@
 #define SOL_RDS 276
 #define RDS_CANCEL_SENT_TO 1
 #define RDS_GET_MR 2
+#define RDS_FREE_MR 3
 
 static void check(int condition, const char *what, int line) {
     if (!condition) {
@@ -306,6 +307,27 @@ static void handlers(void) {
     CHECK(pthread_join(sender, NULL) == 0);
 }
 
+/* Values at the limits of options and lists, as in net/rds and net/core of Linux. */
+static void limits(void) {
+    int unbound = socket(RDS, SOCK_SEQPACKET, 0), fd = bound_to(4000), size = 0x7fffffff, max = 0;
+    uint64_t all[2] = {0, 0};
+    CHECK(setsockopt(unbound, SOL_RDS, RDS_FREE_MR, all, sizeof all) == -1 && errno == EINVAL);
+    CHECK(setsockopt(fd, SOL_RDS, RDS_FREE_MR, all, sizeof all) == 0);
+    CHECK(setsockopt(fd, SOL_RDS, RDS_FREE_MR, all, 8) == -1 && errno == EINVAL);
+    char byte = 0;
+    struct iovec negative = {&byte, ~(size_t)0};
+    struct sockaddr_in to = address;
+    to.sin_port = htons(4000);
+    struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &negative, .msg_iovlen = 1};
+    CHECK(sendmsg(fd, &message, 0) == -1 && errno == EINVAL);
+    CHECK(recvmsg(fd, &message, MSG_DONTWAIT) == -1 && errno == EINVAL);
+    FILE *file = fopen("/proc/sys/net/core/wmem_max", "r");
+    CHECK(file && fscanf(file, "%d", &max) == 1 && fclose(file) == 0);
+    socklen_t length = sizeof size;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, &length) == 0 && size == 2 * max);
+}
+
 /* What no call can read or write fails with the kernel's error, and changes nothing. */
 static void pointers(void) {
     int fd = bound_to(4000), other = bound_to(4001);
@@ -355,7 +377,7 @@ static const struct part {
     void (*run)(void);
 } parts[] = {
     {"writers", writers}, {"idle", idle}, {"masks", masks}, {"threads", threads}, {"handlers", handlers},
-    {"pointers", pointers},
+    {"pointers", pointers}, {"limits", limits},
 };
 
 int main(int argc, char **argv) {

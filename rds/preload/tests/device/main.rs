@@ -70,6 +70,11 @@ fn blocked_call_is_restarted_only_with_sa_restart() {
 }
 
 #[test]
+fn values_at_the_limits_have_the_results_of_the_kernel() {
+    call("limits");
+}
+
+#[test]
 fn bad_pointers_fail_with_efault_and_change_nothing() {
     call("pointers");
 }
