@@ -12,7 +12,7 @@ use cm::{
     Endpoint, EndpointBuilder,
     event_loop::{Connections, EventLoop, Failure, Handle, InitQp, Next, Protocol, Qp},
 };
-use softnic::{Fabric, Host, Limits};
+use softnic::{Call, Fabric, Host, Limits, When};
 use verbs::{Buf, Completed, ProtectionDomain, op};
 
 use crate::{ADDR, SHORT, Silent, TEST_TIMEOUT, addr, hosts};
@@ -400,4 +400,18 @@ fn failure_before_the_end_of_the_handshake_disconnects_the_peer() {
         let failure = service.running.join().unwrap().unwrap_err();
         assert_eq!(failure.to_string(), "a wrong message", "{seed}");
     }
+}
+
+/// A queue for several connections may not have memory, where one for a single connection has.
+#[test]
+fn connection_without_memory_for_several_has_a_completion_queue_of_its_own() {
+    let fabric = Fabric::new();
+    let [service, client, _] = hosts(&fabric);
+    let failing = [Call::CreateCq, Call::CreateCqEx]
+        .map(|call| service.fail(call, When::Nth(1), libc::ENOMEM));
+    let service = Service::start(&service, |service| service);
+    let mut first = connect(&client).unwrap();
+    echo(&mut first).unwrap();
+    service.stop();
+    drop((first, failing));
 }
