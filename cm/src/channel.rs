@@ -13,7 +13,7 @@ use verbs::{
     Result,
     device::check_environment,
     error::{cvt_neg, cvt_ptr},
-    fd::{NotifyFd, set_nonblocking, wait_for},
+    fd::{NotifyFd, above_standard, set_made_by_c, set_nonblocking, wait_for},
     fork::fork_generation,
 };
 
@@ -88,11 +88,13 @@ impl EventChannel {
         // librdmacm opens all devices.
         check_environment("rdma_create_event_channel")?;
         // SAFETY: the call has no preconditions.
-        let raw = unsafe { ffi::rdma_create_event_channel() };
+        let create = || unsafe { ffi::rdma_create_event_channel() };
+        let raw = above_standard(create);
         let raw = OwnedChannel {
             raw: cvt_ptr("rdma_create_event_channel", raw)?,
             process: fork_generation(),
         };
+        set_made_by_c(raw.event_fd().as_raw_fd(), true);
         set_nonblocking(raw.event_fd(), true)?;
         let handle = ChannelHandle {
             notify: NotifyFd::of(raw.event_fd())?,
@@ -328,6 +330,7 @@ impl Drop for OwnedChannel {
         if self.is_inherited() {
             return;
         }
+        set_made_by_c(self.event_fd().as_raw_fd(), false);
         // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of the handle, so
         // none is left.
         unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };

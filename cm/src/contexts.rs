@@ -5,7 +5,8 @@ use std::ptr::{self, NonNull};
 use ibverbs_sys::ibv_context;
 use rdmacm_sys as ffi;
 use verbs::{
-    Context, Error, Result, device::check_environment, error::cvt_ptr, fork::fork_generation,
+    Context, Error, Result, device::check_environment, error::cvt_ptr, fd::above_standard,
+    fork::fork_generation,
 };
 
 /// Devices of the identifiers of one channel.
@@ -98,7 +99,8 @@ impl DeviceList {
         check_environment("rdma_get_devices")?;
         let mut count = 0;
         // SAFETY: `count` is valid for writes; C keeps no pointer to it.
-        let raw = unsafe { ffi::rdma_get_devices(&raw mut count) };
+        let get = || unsafe { ffi::rdma_get_devices(&raw mut count) };
+        let raw = above_standard(get);
         let raw = cvt_ptr("rdma_get_devices", raw)?;
         Ok(Self {
             raw,

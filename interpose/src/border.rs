@@ -7,13 +7,17 @@
 use std::{
     cell::Cell,
     io,
-    os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
+    mem::ManuallyDrop,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
     sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst},
 };
 
 use libc::{c_int, c_long, sigaction, sigset_t};
-use verbs::signals::{Interrupt, interrupt_by, take_interrupt};
+use verbs::{
+    fd::InternalFd,
+    signals::{Interrupt, interrupt_by, is_thread_of_library, take_interrupt},
+};
 
 use crate::{last_errno, real, set_errno};
 
@@ -106,12 +110,16 @@ impl Pending {
     fn descriptor(&self) -> Option<BorrowedFd<'static>> {
         let mut fd = self.fd.load(SeqCst);
         if fd < 0 {
-            let created = make_signal_fd(self.mask.load(SeqCst))?.into_raw_fd();
-            fd = match self.fd.compare_exchange(-1, created, SeqCst, SeqCst) {
-                Ok(_) => created,
+            let created = make_signal_fd(self.mask.load(SeqCst))?;
+            let number = created.as_raw_fd();
+            fd = match self.fd.compare_exchange(-1, number, SeqCst, SeqCst) {
+                Ok(_) => {
+                    // Open until the process ends.
+                    let _kept = ManuallyDrop::new(created);
+                    number
+                }
                 Err(other) => {
-                    // SAFETY: made above, and used by nothing else.
-                    drop(unsafe { OwnedFd::from_raw_fd(created) });
+                    drop(created);
                     other
                 }
             };
@@ -131,7 +139,7 @@ impl Pending {
 }
 
 /// Makes a signalfd with the signals blocked inside by a thread with this mask.
-fn make_signal_fd(mask: Signals) -> Option<OwnedFd> {
+fn make_signal_fd(mask: Signals) -> Option<InternalFd> {
     let syscall = real!(syscall: Syscall);
     let signals: Signals = !OPEN & !mask;
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
@@ -155,6 +163,11 @@ thread_local! {
     static MASK: Cell<Signals> = const { Cell::new(0) };
     /// A handler has run during a sleep with a mask of the program.
     static HAS_HANDLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in a call of the library, or belongs to the library.
+pub(crate) fn is_of_library() -> bool {
+    IS_INSIDE.get() || is_thread_of_library()
 }
 
 /// The signals that are delivered when a call returns.

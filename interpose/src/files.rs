@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long};
 
-use crate::{cross, last_errno, real, set_errno};
+use crate::{border::is_of_library, cross, last_errno, real, set_errno};
 
 /// Descriptors of the program known to a library.
 pub trait Descriptors {
@@ -17,6 +17,9 @@ pub trait Descriptors {
 
     /// Whether a call may concern a descriptor of the library.
     fn may_have(fd: c_int) -> bool;
+
+    /// Whether a descriptor is one of the library's own, which the program does not have.
+    fn is_internal(fd: c_int) -> bool;
 
     /// Runs `F_GETFL` or `F_SETFL` on a descriptor of the library.
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int>;
@@ -48,6 +51,11 @@ fn follow<D: Descriptors>(old: c_int, new: c_int) -> c_int {
 /// As for the libc function.
 pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
     let real = real!(close: unsafe extern "C-unwind" fn(c_int) -> c_int);
+    if refuses::<D>(fd) {
+        // As if no library had it.
+        set_errno(libc::EBADF);
+        return -1;
+    }
     if !D::may_have(fd) {
         // SAFETY: guaranteed by the caller.
         return unsafe { real(fd) };
@@ -65,8 +73,35 @@ pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
     closed.unwrap_or(-1)
 }
 
+/// Whether a descriptor is one of the device library, by its name for the kernel: of a device, or of a channel of libibverbs,
+/// `anon_inode:[infinibandevent]`.
+#[must_use]
+pub fn is_of_device(fd: c_int) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let link = link.to_string_lossy();
+    ["/dev/infiniband/", "anon_inode:[infiniband"]
+        .iter()
+        .any(|prefix| link.starts_with(prefix))
+}
+
+/// Whether a descriptor is one of these crates, or made for them by libibverbs or librdmacm.
+#[must_use]
+pub fn is_internal(fd: c_int) -> bool {
+    verbs::fd::is_internal(fd) || verbs::fd::was_made_by_c(fd) && is_of_device(fd)
+}
+
+/// Whether a call of the program would close a descriptor of the library.
+fn refuses<D: Descriptors>(fd: c_int) -> bool {
+    D::is_internal(fd) && !is_of_library()
+}
+
 /// Duplicates a descriptor by `make`, to `to` if known.
 fn duplicating<D: Descriptors>(old: c_int, to: Option<c_int>, make: impl Fn() -> c_int) -> c_int {
+    if to.is_some_and(refuses::<D>) {
+        // As beside another thread that opens a file at this number.
+        set_errno(libc::EBUSY);
+        return -1;
+    }
     if !D::may_have(old) && !to.is_some_and(D::may_have) {
         return follow::<D>(old, make());
     }

@@ -23,7 +23,7 @@ pub mod wait;
 pub use address::{Encoded, encode};
 pub use border::{Returned, cross, uncancelled};
 pub use errno::{fits, last_errno, os, run, set_errno};
-pub use files::{Descriptors, duplicate};
+pub use files::{Descriptors, duplicate, is_internal, is_of_device};
 #[doc(hidden)]
 pub use libc;
 pub use real::find;

@@ -9,7 +9,7 @@ use std::{
     io,
     mem::ManuallyDrop,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -21,7 +21,12 @@ use std::{
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
-use verbs::{Context, fd::wait_any_readable, panics::survive, waiting::EventFd};
+use verbs::{
+    Context,
+    fd::{InternalFd, wait_any_readable},
+    panics::survive,
+    waiting::EventFd,
+};
 
 use crate::{
     backlog::{Backlog, Closed, HalfOpen, RequestOutcome},
@@ -66,7 +71,7 @@ pub(crate) struct Engine {
     datagram_sockets: Mutex<HashMap<u64, Weak<DatagramSocket>>>,
     next_socket_name: AtomicU64,
     /// `epoll` instance of the UDP sockets.
-    udp: OwnedFd,
+    udp: InternalFd,
     exit: ExitRequest,
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
@@ -111,6 +116,10 @@ impl Engine {
             && engine.process == verbs::fork::fork_generation()
         {
             return Ok(Arc::clone(engine));
+        }
+        if verbs::fd::raises() {
+            // Opens the devices here, where they take no number of a standard stream. Without any, the first connection fails.
+            drop(cm::devices());
         }
         let (setup, work) = mpsc::sync_channel(MAX_SETUP_WORK);
         let new = Arc::new(Self {

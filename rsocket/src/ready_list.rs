@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeSet,
     io, mem,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Wake, Waker},
 };
 
 use rustix::event::{Timespec, epoll};
-use verbs::waiting::EventFd;
+use verbs::{fd::InternalFd, waiting::EventFd};
 
 use crate::waiting::EventSource;
 
@@ -24,7 +24,7 @@ const EVENT: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct ReadyList {
     /// `epoll` instance of the sources, edge-triggered, and of `event`.
-    sources: OwnedFd,
+    sources: InternalFd,
     event: EventFd,
     names: Mutex<BTreeSet<u64>>,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -11,7 +11,10 @@ use std::{
 };
 
 use rustix::event::epoll;
-use verbs::waiting::{EventFd, Waiters};
+use verbs::{
+    fd::InternalFd,
+    waiting::{EventFd, Waiters},
+};
 
 use crate::{proto::stream::Readiness, waiting::EventSource};
 
@@ -85,7 +88,7 @@ impl Wake for DirectionWaker {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     /// `epoll` instance of the event source and of `event`.
-    descriptor: OwnedFd,
+    descriptor: InternalFd,
     event: Arc<EventFd>,
     reading: Arc<DirectionWaker>,
     writing: Arc<DirectionWaker>,

@@ -11,6 +11,7 @@ use std::{
 use rustix::event::epoll;
 use verbs::{
     cq::CompletionChannel,
+    fd::InternalFd,
     waiting::{self, EventFd, Guard, Source, WaitEnd},
 };
 
@@ -88,14 +89,14 @@ pub(crate) struct Shared<S, C> {
 /// Descriptor notified of a socket's events.
 pub(crate) trait EventSource: AsFd {
     /// Adds the source to an `epoll` instance.
-    fn add_to(&self, epoll: &OwnedFd, edge_triggered: bool, data: u64) -> io::Result<()> {
+    fn add_to(&self, epoll: &InternalFd, edge_triggered: bool, data: u64) -> io::Result<()> {
         let mut flags = epoll::EventFlags::IN;
         flags.set(epoll::EventFlags::ET, edge_triggered);
         let data = epoll::EventData::new_u64(data);
         Ok(epoll::add(epoll, self, data, flags)?)
     }
 
-    fn remove_from(&self, epoll: &OwnedFd) -> io::Result<()> {
+    fn remove_from(&self, epoll: &InternalFd) -> io::Result<()> {
         Ok(epoll::delete(epoll, self)?)
     }
 }
@@ -106,11 +107,11 @@ impl EventSource for Arc<OwnedFd> {}
 
 /// Without the descriptor of [`AsFd`]: a watched stream has one descriptor.
 impl EventSource for Arc<CompletionChannel> {
-    fn add_to(&self, epoll: &OwnedFd, edge_triggered: bool, data: u64) -> io::Result<()> {
+    fn add_to(&self, epoll: &InternalFd, edge_triggered: bool, data: u64) -> io::Result<()> {
         Ok(self.add_to_epoll(epoll.as_fd(), edge_triggered, data)?)
     }
 
-    fn remove_from(&self, epoll: &OwnedFd) -> io::Result<()> {
+    fn remove_from(&self, epoll: &InternalFd) -> io::Result<()> {
         Ok(self.remove_from_epoll(epoll.as_fd())?)
     }
 }

@@ -13,6 +13,7 @@ use ibverbs_sys as ffi;
 
 use crate::{
     error::{Error, Result},
+    fd::set_made_by_c,
     fork::fork_generation,
     removal::Presence,
 };
@@ -51,6 +52,19 @@ struct ContextInner {
     process: u64,
 }
 
+/// Records the descriptors of an open device, or forgets them before its end.
+///
+/// # Safety
+/// - `raw` is open.
+unsafe fn set_internal(raw: NonNull<ffi::ibv_context>, is_made: bool) {
+    // SAFETY: open, as the caller promises, and its descriptors are constant after opening.
+    let cmd_fd = unsafe { (*raw.as_ptr()).cmd_fd };
+    // SAFETY: as above.
+    let async_fd = unsafe { (*raw.as_ptr()).async_fd };
+    set_made_by_c(cmd_fd, is_made);
+    set_made_by_c(async_fd, is_made);
+}
+
 /// Identity of an object's open device, for comparison only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextId(NonZero<usize>);
@@ -76,6 +90,8 @@ impl Context {
     /// - `raw` is open, and no other code closes the context.
     /// - [`check_environment`](crate::device::check_environment) returned success before the device was opened.
     pub unsafe fn from_open(raw: NonNull<ffi::ibv_context>) -> Self {
+        // SAFETY: open, as the caller promises.
+        unsafe { set_internal(raw, true) };
         Self {
             inner: Arc::new(ContextInner {
                 raw,
@@ -97,6 +113,8 @@ impl Context {
         raw: NonNull<ffi::ibv_context>,
         keep_alive: Box<dyn Any + Send + Sync>,
     ) -> Self {
+        // SAFETY: open, as the caller promises.
+        unsafe { set_internal(raw, true) };
         Self {
             inner: Arc::new(ContextInner {
                 raw,
@@ -240,6 +258,8 @@ impl Drop for ContextInner {
         if let Owner::Us = self.owner
             && self.process == fork_generation()
         {
+            // SAFETY: the context is open.
+            unsafe { set_internal(self.raw, false) };
             // SAFETY: the context is open, ours to close, and closed once. Every object made from
             // the context holds an `Arc` of `self`, so none is left, except objects leaked after a
             // failed destruction: nothing uses those again, and the kernel ends their device access

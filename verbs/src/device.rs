@@ -18,6 +18,7 @@ use ibverbs_sys as ffi;
 
 use crate::{
     error::{Error, Result, cvt_ptr},
+    fd::above_standard,
     hint::{self, Machine},
     masked_failures,
 };
@@ -254,7 +255,8 @@ impl Device {
     pub fn open(&self) -> Result<Context> {
         check_environment("ibv_open_device")?;
         // SAFETY: `self.raw` is a device of the list kept alive by `self`.
-        let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
+        let open = || unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
+        let raw = above_standard(open);
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::last_os("ibv_open_device").detail(self.name().to_owned()))?;
         // SAFETY: the context is fresh, open, and has no other owner; the environment was checked.

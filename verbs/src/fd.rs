@@ -10,7 +10,10 @@ use std::{
     ffi::c_int,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -43,7 +46,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct NotifyFd(OwnedFd);
+pub struct NotifyFd(InternalFd);
 
 impl NotifyFd {
     /// `epoll_create1(2)`, `epoll_ctl(2)`—Creates a descriptor that is readable while `fd` is, until
@@ -118,20 +121,92 @@ const ABOVE_STANDARD: c_int = 3;
 /// Whether the descriptors of these crates have high numbers.
 static RAISES: AtomicBool = AtomicBool::new(false);
 
-/// Number of descriptors of which [`was_raised`] knows.
+/// Number of descriptors of which [`is_internal`] knows.
 const KNOWN: usize = 1 << 16;
 
-/// Numbers of raised descriptors, a bit each.
-static RAISED: [AtomicU64; KNOWN / 64] = [const { AtomicU64::new(0) }; KNOWN / 64];
+/// Numbers of descriptors, a bit each.
+struct Numbers([AtomicU64; KNOWN / 64]);
 
-fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
-    let fd = usize::try_from(fd).ok()?;
-    Some((RAISED.get(fd / 64)?, 1 << (fd % 64)))
+impl Numbers {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; KNOWN / 64])
+    }
+
+    fn word(&self, fd: RawFd) -> Option<(&AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
+    }
+
+    fn has(&self, fd: RawFd) -> bool {
+        self.word(fd)
+            .is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    fn set(&self, fd: RawFd, is_internal: bool) {
+        match self.word(fd) {
+            Some((word, bit)) if is_internal => word.fetch_or(bit, Ordering::Relaxed),
+            Some((word, bit)) => word.fetch_and(!bit, Ordering::Relaxed),
+            None => 0,
+        };
+    }
+
+    fn clear(&self) {
+        self.0
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
 }
 
-/// Whether a descriptor of this number has been [raised](raise). The program may have it after the end of that descriptor.
-pub fn was_raised(fd: RawFd) -> bool {
-    word_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+/// Descriptors of these crates with high numbers, and descriptors made for them by libibverbs and librdmacm.
+static RAISED: Numbers = Numbers::new();
+static OF_C: Numbers = Numbers::new();
+
+/// A descriptor of these crates, which a program that closes numbers that it does not own must leave open:
+/// [`is_internal`] until its drop, if [raised](raise).
+#[derive(Debug)]
+pub struct InternalFd(OwnedFd);
+
+impl AsFd for InternalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for InternalFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for InternalFd {
+    fn drop(&mut self) {
+        // Before the close, after which the program may have the number.
+        RAISED.set(self.0.as_raw_fd(), false);
+    }
+}
+
+/// Whether a descriptor is one of these crates, [raised](raise).
+pub fn is_internal(fd: RawFd) -> bool {
+    RAISED.has(fd)
+}
+
+/// Whether a descriptor of this number has been made by libibverbs or librdmacm for these crates, after [`raise_all`]. The program
+/// may have it after the end of that descriptor.
+pub fn was_made_by_c(fd: RawFd) -> bool {
+    OF_C.has(fd)
+}
+
+/// Records a descriptor made by libibverbs or librdmacm, or forgets it before its end.
+pub fn set_made_by_c(fd: RawFd, is_made: bool) {
+    if raises() {
+        OF_C.set(fd, is_made);
+    }
+}
+
+/// Forgets all descriptors in a forked child, for which they are as any other.
+pub fn forget_all() {
+    RAISED.clear();
+    OF_C.clear();
 }
 
 /// Has the descriptors that these crates make from now on get high numbers, for a library in a program that counts on low ones: by
@@ -140,10 +215,15 @@ pub fn raise_all() {
     RAISES.store(true, Ordering::Relaxed);
 }
 
+/// Whether [`raise_all`] was called.
+pub fn raises() -> bool {
+    RAISES.load(Ordering::Relaxed)
+}
+
 /// `fcntl(fd, F_DUPFD_CLOEXEC)`—Moves a descriptor to a high number, from 1024 or half of the limit of open files on. Without a
 /// free one, the descriptor stays where it is, but for numbers of the standard streams.
 #[doc(alias = "F_DUPFD_CLOEXEC")]
-pub fn raise(fd: OwnedFd) -> OwnedFd {
+pub fn raise(fd: OwnedFd) -> InternalFd {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -164,18 +244,53 @@ pub fn raise(fd: OwnedFd) -> OwnedFd {
         }
     }
     let fd = raised.unwrap_or(fd);
-    if let Some((word, bit)) = word_of(fd.as_raw_fd()) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
-    fd
+    RAISED.set(fd.as_raw_fd(), true);
+    InternalFd(fd)
 }
 
 /// As [`raise`], after [`raise_all`].
-pub fn raised(fd: OwnedFd) -> OwnedFd {
-    match RAISES.load(Ordering::Relaxed) {
+pub fn raised(fd: OwnedFd) -> InternalFd {
+    match raises() {
         true => raise(fd),
-        false => fd,
+        false => InternalFd(fd),
     }
+}
+
+/// Whether a number is open.
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: takes and returns numbers.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
+}
+
+/// Makes a call of C that creates descriptors. After [`raise_all`], they have none of the numbers of the standard streams, which a
+/// program may have closed, and opens again by number.
+pub fn above_standard<T>(call: impl FnOnce() -> T) -> T {
+    /// Taken during a call: another thread's numbers would be free again.
+    static TURN: Mutex<()> = Mutex::new(());
+    if !raises() {
+        return call();
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = Vec::new();
+    if !(0..ABOVE_STANDARD).all(is_open) {
+        loop {
+            let flags = libc::O_PATH | libc::O_CLOEXEC;
+            // SAFETY: the path is terminated.
+            let fd = unsafe { libc::open(c"/".as_ptr(), flags) };
+            if fd < 0 {
+                break;
+            }
+            // SAFETY: the descriptor is fresh, and belongs to no other object.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            if fd.as_raw_fd() >= ABOVE_STANDARD {
+                break;
+            }
+            kept.push(fd);
+        }
+    }
+    let result = call();
+    drop(kept);
+    result
 }
 
 /// `poll(2)`—Blocks until `fd` is readable. Returns false if `timeout` elapses first.

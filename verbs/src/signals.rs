@@ -71,7 +71,15 @@ pub fn spawn_without_signals<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     // A new thread inherits the mask.
     let _blocked = Blocked::new();
-    Builder::new().name(name.to_owned()).spawn(run)
+    Builder::new().name(name.to_owned()).spawn(|| {
+        IS_OF_LIBRARY.set(true);
+        run()
+    })
+}
+
+/// Whether the thread was started by [`spawn_without_signals`].
+pub fn is_thread_of_library() -> bool {
+    IS_OF_LIBRARY.get()
 }
 
 /// The end of a sleep by a signal that waits: see [`interrupt_by`].
@@ -84,6 +92,7 @@ pub struct Interrupt {
 }
 
 thread_local! {
+    static IS_OF_LIBRARY: Cell<bool> = const { Cell::new(false) };
     static INTERRUPT: Cell<Option<Interrupt>> = const { Cell::new(None) };
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use interpose::is_owner;
 use libc::{c_int, c_long};
 
 use crate::table::{SOCKETS, SocketEntry};
@@ -25,6 +26,10 @@ impl interpose::Descriptors for Sockets {
         if let Some(entry) = SOCKETS.find(old) {
             SOCKETS.add(new, entry);
         }
+    }
+
+    fn is_internal(fd: c_int) -> bool {
+        interpose::is_internal(fd) && is_owner()
     }
 
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {

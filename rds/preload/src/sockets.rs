@@ -23,6 +23,7 @@ pub(crate) const AF_RDS: c_int = 21;
 /// After a fork, forgets all sockets without closing them, because the parent uses them.
 unsafe extern "C" fn child() {
     SOCKETS.forget_all();
+    verbs::fd::forget_all();
     binding::discard();
 }
 
@@ -32,6 +33,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     if kind & !flags != libc::SOCK_SEQPACKET || protocol != 0 {
         return Err(os(libc::ESOCKTNOSUPPORT));
     }
+    verbs::fd::raise_all();
     let socket: Socket = Engine::shared()?.socket()?;
     watch_forks(child);
     let nonblocking = kind & libc::SOCK_NONBLOCK != 0;

@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd},
     process,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -26,7 +26,7 @@ use rustix::{
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     net::sockopt,
 };
-use verbs::panics::survive;
+use verbs::{fd::InternalFd, panics::survive};
 
 use crate::{
     connects::connect_to,
@@ -73,8 +73,8 @@ struct FailedAttempt {
 
 /// The thread that connects by TCP.
 struct Follower {
-    epoll: OwnedFd,
-    wake: OwnedFd,
+    epoll: InternalFd,
+    wake: InternalFd,
     failed: Mutex<Vec<FailedAttempt>>,
     /// Rsockets by their tokens.
     followed: Mutex<BTreeMap<u64, Weak<Rsocket>>>,

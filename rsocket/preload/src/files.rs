@@ -65,6 +65,10 @@ impl interpose::Descriptors for Rsockets {
         }
     }
 
+    fn is_internal(fd: c_int) -> bool {
+        interpose::is_internal(fd) && is_owner()
+    }
+
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {
         let rsocket = table::find(fd)?;
         // The flags are in the lower half.
@@ -75,15 +79,7 @@ impl interpose::Descriptors for Rsockets {
 
 /// Whether a descriptor may belong to this library or a library below; not all of them are in a table.
 fn may_be_inner(fd: c_int) -> bool {
-    let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-    let link = link.to_string_lossy();
-    let starts = |prefix: &&str| link.starts_with(prefix);
-    // Channels of libibverbs: `anon_inode:[infinibandevent]`.
-    ["/dev/infiniband/", "anon_inode:[infiniband"]
-        .iter()
-        .any(starts)
-        || starts(&"anon_inode:") && verbs::fd::was_raised(fd)
-        || starts(&"socket:") && capi::keeps_fd(fd)
+    interpose::is_internal(fd) || interpose::is_of_device(fd) || capi::keeps_fd(fd)
 }
 
 /// Closes the program's descriptors in a range, except those needed by its rsockets.

@@ -113,6 +113,7 @@ unsafe extern "C" fn child() {
     inherited::take_over();
     SOCKETS.forget_all();
     fork::close_duplicates();
+    verbs::fd::forget_all();
     if settings().forks {
         // Sockets not moved yet belong to this process as much as to its parent.
         fork::forked();

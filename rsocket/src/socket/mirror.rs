@@ -30,7 +30,7 @@ use rustix::{
     },
 };
 
-use verbs::fd::raised;
+use verbs::fd::{InternalFd, raised};
 
 use crate::proto::stream::Readiness;
 
@@ -52,9 +52,9 @@ const MAX_PACKETS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Mirror {
     /// The program's end, without a peer. The program gets duplicates.
-    shown: OwnedFd,
+    shown: InternalFd,
     /// The other end, connected to the program's; `None` once an error is shown.
-    peer: Option<OwnedFd>,
+    peer: Option<InternalFd>,
     now: Readiness,
     /// Number of empty packets queued at the program's end.
     packets: u32,

@@ -12,7 +12,7 @@ mod source;
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -22,6 +22,7 @@ use std::{
 
 use cm::{CmId, phases::Idle};
 use rustix::{event::epoll, io::Errno};
+use verbs::fd::InternalFd;
 
 pub use data::{RecvFlags, SendOptions};
 use driver::Reflection;
@@ -94,7 +95,7 @@ pub struct Socket {
     state: Mutex<SocketState>,
     nonblocking: AtomicBool,
     /// `epoll` instance watching the event source of the present phase. Created by the first use.
-    poller: OnceLock<OwnedFd>,
+    poller: OnceLock<InternalFd>,
     /// Shows the socket's readiness to programs unaware of rsockets.
     reflection: Reflection,
 }
@@ -145,7 +146,7 @@ enum Phase {
     Closed,
 }
 
-fn watch(poller: &OwnedFd, fd: impl AsFd) -> io::Result<()> {
+fn watch(poller: &InternalFd, fd: impl AsFd) -> io::Result<()> {
     let data = epoll::EventData::new_u64(0);
     Ok(epoll::add(poller, fd, data, epoll::EventFlags::IN)?)
 }
@@ -248,7 +249,7 @@ impl Socket {
     }
 
     /// The `epoll` instance of [`AsFd`].
-    fn poller(&self) -> io::Result<&OwnedFd> {
+    fn poller(&self) -> io::Result<&InternalFd> {
         // Locked, so that no phase begins meanwhile. The end of a connection attempt stays to be reported.
         let state = self.lock_raw();
         if let Some(poller) = self.poller.get() {

@@ -13,7 +13,7 @@ use ibverbs_sys as ffi;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
-    fd::{Members, NotifyFd, set_nonblocking, wait_for},
+    fd::{Members, NotifyFd, above_standard, set_made_by_c, set_nonblocking, wait_for},
     waiting::EventFd,
 };
 
@@ -106,8 +106,10 @@ impl Context {
         self.check_process("ibv_create_comp_channel")?;
         let reserve = Reserve::get()?;
         // SAFETY: the context is open for as long as `self` lives.
-        let raw = unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
+        let create = || unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
+        let raw = above_standard(create);
         let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?, self.clone());
+        set_made_by_c(raw.event_fd().as_raw_fd(), true);
         set_nonblocking(raw.event_fd(), true)?;
         let inner = ChannelHandle {
             notify: OnceLock::new(),
@@ -337,6 +339,7 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for OwnedChannel {
     fn drop(&mut self) {
+        set_made_by_c(self.event_fd().as_raw_fd(), false);
         let _: i32 = self.1.destroy(|| {
             // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of
             // the handle, so none is left. A queue that could not be destroyed makes this fail with

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     error::{Result, cvt_neg},
-    fd::raised,
+    fd::{InternalFd, raised},
     fork::fork_generation,
 };
 
@@ -44,7 +44,7 @@ thread_local! {
 /// ```
 #[derive(Debug)]
 #[doc(alias = "eventfd")]
-pub struct EventFd(OwnedFd);
+pub struct EventFd(InternalFd);
 
 impl EventFd {
     /// `eventfd(2)`—Creates a descriptor that is not readable. Enters the kernel.

@@ -1,6 +1,6 @@
 //! Calls with too many open descriptors.
 
-use crate::program::{Fd, Limit, Rdma, Tcp, exclusive};
+use crate::program::{Epoll, Fd, Limit, Rdma, Tcp, exclusive};
 
 /// More descriptors than a connection needs.
 const ENOUGH: usize = 12;
@@ -127,4 +127,47 @@ fn close_range_closes_an_eventfd_of_the_program_beside_streams() {
     assert_eq!(flags, -1, "closed");
     client.send(b"x").unwrap();
     assert_eq!(server.recv(9).unwrap(), b"x");
+}
+
+/// As daemons do, up to the limit of open files. The program's own descriptors are left out.
+#[test]
+fn close_of_each_number_ends_no_stream() {
+    let _exclusive = exclusive();
+    let [client, server] = crate::program::connected(Rdma);
+    let epoll = Epoll::new();
+    epoll.add(&client, libc::EPOLLIN);
+    let internal: Vec<i32> = (0..2048).filter(|fd| interpose::is_internal(*fd)).collect();
+    assert!(internal.len() > 6, "{internal:?}");
+    for &fd in &internal {
+        // SAFETY: a number that the program does not own.
+        let outcomes = [unsafe { libc::close(fd) }, unsafe { libc::dup2(0, fd) }];
+        assert_eq!(outcomes, [-1, -1], "{fd}");
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::close(internal[0]) }, -1);
+    assert_eq!(
+        std::io::Error::last_os_error().raw_os_error(),
+        Some(libc::EBADF)
+    );
+    // A number of the library is the program's after the end of the descriptor.
+    let ended = crate::program::connected(Rdma);
+    let of_ended: Vec<i32> = (0..2048)
+        .filter(|fd| interpose::is_internal(*fd) && !internal.contains(fd))
+        .collect();
+    assert!(of_ended.len() > 6, "{of_ended:?}");
+    drop(ended);
+    let number = of_ended
+        .into_iter()
+        .find(|fd| !interpose::is_internal(*fd))
+        .expect("no descriptor has ended");
+    // SAFETY: numbers only.
+    let own = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, number) };
+    assert!(own >= 0);
+    drop(Fd(own));
+    // SAFETY: numbers only.
+    assert_eq!(unsafe { libc::fcntl(own, libc::F_GETFD) }, -1, "closed");
+    client.send(b"x").unwrap();
+    assert_eq!(server.recv(9).unwrap(), b"x");
+    server.send(b"y").unwrap();
+    assert_ne!(epoll.events(10_000) & libc::EPOLLIN.cast_unsigned(), 0);
 }
