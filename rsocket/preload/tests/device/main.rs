@@ -291,6 +291,11 @@ fn calls_have_the_results_of_tcp() {
 }
 
 #[test]
+fn program_that_opens_standard_streams_and_closes_each_number_keeps_its_streams() {
+    assert_eq!(call_of("semantics.c", "standard", &[]), "");
+}
+
+#[test]
 fn handler_that_jumps_out_of_a_call_leaves_no_lock() {
     assert_eq!(call_of("border.c", "jumping", &[]), "");
 }

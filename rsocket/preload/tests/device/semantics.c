@@ -233,10 +233,36 @@ static void passing(void) {
     passes(ends.client, ends.server);
 }
 
+static int above(int fd) {
+    int high = fcntl(fd, F_DUPFD, 100);
+    CHECK(high >= 100 && close(fd) == 0);
+    return high;
+}
+
+/* A program without standard streams opens them again by their numbers, and closes each number that it does not use. */
+static void without_standard_streams(void) {
+    int out = fcntl(1, F_DUPFD, 100), null = above(open("/dev/null", O_RDWR));
+    CHECK(out >= 0 && close(0) == 0 && close(1) == 0 && close(2) == 0);
+    struct ends ends = connected();
+    int client = above(ends.client), server = above(ends.server);
+    for (int fd = 0; fd < 3; fd++)
+        CHECK(dup2(null, fd) == fd);
+    for (int fd = 3; fd < 100; fd++)
+        close(fd);
+    char name[] = "/tmp/unwritten-XXXXXX";
+    int file = mkstemp(name);
+    CHECK(file >= 0);
+    passes(client, server);
+    passes(server, client);
+    CHECK(lseek(file, 0, SEEK_END) == 0 && unlink(name) == 0);
+    CHECK(dup2(out, 1) == 1);
+}
+
 static const struct part parts[] = {
     {"discarding", discarding}, {"selecting", selecting}, {"accepting", accepting_with_few_descriptors},
     {"mapping", mapping},       {"sending", sending},     {"unsharing", unsharing},
     {"passing", passing},     {"numbered", numbered},   {"waiting", waiting_to_be_accepted},
+    {"standard", without_standard_streams},
 };
 
 int main(int argc, char **argv) {
