@@ -13,12 +13,12 @@ use verbs::{
     Result,
     device::check_environment,
     error::{cvt_neg, cvt_ptr},
-    fd::{NotifyFd, above_standard, set_made_by_c, set_nonblocking, wait_for},
+    fd::{NotifyFd, above_standard, raises, set_made_by_c, set_nonblocking, wait_for},
     fork::fork_generation,
 };
 
 use crate::{
-    contexts::Contexts,
+    contexts::{Contexts, devices},
     dispatch::RawEvent,
     event::Event,
     posted::{Posted, PostedEvents},
@@ -90,6 +90,10 @@ impl EventChannel {
         // SAFETY: the call has no preconditions.
         let create = || unsafe { ffi::rdma_create_event_channel() };
         let raw = above_standard(create);
+        if raises() {
+            // Opens the devices here, where they take no number of a standard stream. Without any, identifiers have the error.
+            drop(devices());
+        }
         let raw = OwnedChannel {
             raw: cvt_ptr("rdma_create_event_channel", raw)?,
             process: fork_generation(),

@@ -21,12 +21,7 @@ use std::{
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
-use verbs::{
-    Context,
-    fd::{InternalFd, wait_any_readable},
-    panics::survive,
-    waiting::EventFd,
-};
+use verbs::{Context, fd::wait_any_readable, panics::survive, waiting::EventFd};
 
 use crate::{
     backlog::{Backlog, Closed, HalfOpen, RequestOutcome},
@@ -71,7 +66,7 @@ pub(crate) struct Engine {
     datagram_sockets: Mutex<HashMap<u64, Weak<DatagramSocket>>>,
     next_socket_name: AtomicU64,
     /// `epoll` instance of the UDP sockets.
-    udp: InternalFd,
+    udp: verbs::fd::InternalFd,
     exit: ExitRequest,
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
@@ -116,10 +111,6 @@ impl Engine {
             && engine.process == verbs::fork::fork_generation()
         {
             return Ok(Arc::clone(engine));
-        }
-        if verbs::fd::raises() {
-            // Opens the devices here, where they take no number of a standard stream. Without any, the first connection fails.
-            drop(cm::devices());
         }
         let (setup, work) = mpsc::sync_channel(MAX_SETUP_WORK);
         let new = Arc::new(Self {
