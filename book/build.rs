@@ -22,6 +22,7 @@ const PAGES: [(&str, &str); 16] = [
         "crate::cookbook::write_with_immediate",
     ),
     ("book/cookbook/srq_server.md", "crate::cookbook::srq_server"),
+    ("book/cookbook/data_plane.md", "crate::cookbook::data_plane"),
     ("book/cookbook/failover.md", "crate::cookbook::failover"),
     ("book/cookbook/gpu_memory.md", "crate::cookbook::gpu_memory"),
     ("book/when_it_fails.md", "crate::when_it_fails"),

@@ -40,6 +40,9 @@ pub mod cookbook {
     #[doc = page!("crate_cookbook_srq_server")]
     pub mod srq_server {}
 
+    #[doc = page!("crate_cookbook_data_plane")]
+    pub mod data_plane {}
+
     #[doc = page!("crate_cookbook_failover")]
     pub mod failover {}
 
