@@ -3,7 +3,7 @@
 use std::{env, fs, path::Path};
 
 /// The pages, relative to the workspace, each with its module.
-const PAGES: [(&str, &str); 16] = [
+const PAGES: [(&str, &str); 17] = [
     ("book/README.md", "crate"),
     ("book/start.md", "crate::start"),
     ("softnic/GUIDE.md", "crate::test_your_protocol"),
