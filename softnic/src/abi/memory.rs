@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use rustix::param::page_size;
+
 use super::copying::{copy, copy_in, copy_out};
 use crate::engine::{Atomic, HostRange, Memory};
 
@@ -49,12 +51,6 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// Bytes of a page, the unit of mappings.
-const PAGE: usize = 4096;
-
-/// Maximum number of pages of a call of `mincore(2)`.
-const MAX_PAGES: usize = 256;
-
 /// Whether all bytes of a range are mapped, and none is freed as far as `AddressSanitizer` knows.
 pub(crate) fn is_accessible(addr: u64, len: usize) -> bool {
     let Ok(start) = usize::try_from(addr) else {
@@ -63,18 +59,11 @@ pub(crate) fn is_accessible(addr: u64, len: usize) -> bool {
     let Some(end) = start.checked_add(len) else {
         return false;
     };
-    let mut residency = [0; MAX_PAGES];
-    let mut page = start / PAGE * PAGE;
-    while page < end {
-        let len = (end - page).min(MAX_PAGES * PAGE);
-        let first = ptr::without_provenance_mut(page);
-        // SAFETY: the call reads no memory of the range, and writes a byte for each page of it.
-        if unsafe { libc::mincore(first, len, residency.as_mut_ptr()) } != 0 {
-            return false;
-        }
-        page += len.next_multiple_of(PAGE);
-    }
-    !is_poisoned(start, len)
+    let page = start / page_size() * page_size();
+    let first = ptr::without_provenance_mut(page);
+    // SAFETY: the call neither reads nor changes memory. It fails if a page of the range is not mapped.
+    let is_mapped = unsafe { libc::msync(first, end - page, libc::MS_ASYNC) } == 0;
+    is_mapped && !is_poisoned(start, len)
 }
 
 /// A program or shared library in the process.
@@ -134,7 +123,7 @@ mod tests {
 
     #[test]
     fn unmapped_memory_is_not_accessible() {
-        let two = 2 * PAGE;
+        let two = 2 * page_size();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
@@ -148,11 +137,11 @@ mod tests {
         };
         let addr = start.addr() as u64;
         assert!(is_accessible(addr + 5, two - 5));
-        let second = start.wrapping_byte_add(PAGE);
+        let second = start.wrapping_byte_add(page_size());
         // SAFETY: the second page of the mapping, which nothing uses.
-        assert_eq!(unsafe { libc::munmap(second, PAGE) }, 0);
-        assert!(is_accessible(addr, PAGE));
-        assert!(!is_accessible(addr + PAGE as u64 - 1, 2));
+        assert_eq!(unsafe { libc::munmap(second, page_size()) }, 0);
+        assert!(is_accessible(addr, page_size()));
+        assert!(!is_accessible(addr + page_size() as u64 - 1, 2));
         assert!(!is_accessible(u64::MAX, 2));
     }
 

@@ -1,12 +1,20 @@
 //! Call sites: the stack of a call, and the program's function in it.
 
-use std::{path::Path, ptr};
+use std::{
+    collections::HashMap,
+    path::Path,
+    ptr,
+    sync::{PoisonError, RwLock},
+};
 
 use super::report::Location;
 use crate::abi::{object_of, own_object};
 
 /// Maximum number of frames of a stack: a call of the program is above those of softnic and of `verbs`.
 const MAX_FRAMES: usize = 24;
+
+/// Whether the call at an address is one of the program: looked up once for each address.
+static OF_PROGRAM: RwLock<Option<HashMap<usize, bool>>> = RwLock::new(None);
 
 /// Crates between the program and the device, in the names of functions. Debug information may have names without a crate.
 const CRATES: [&str; 12] = [
@@ -40,7 +48,8 @@ const PACKAGES: [&str; 6] = [
     "backtrace-",
 ];
 
-/// Addresses of the calls of a stack, the innermost one first.
+/// Addresses of the calls of a stack, the innermost one first, up to the program's innermost function: each further frame
+/// costs as much as a post.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CallSite(Vec<usize>);
 
@@ -50,8 +59,9 @@ impl CallSite {
         let mut frames = Vec::with_capacity(MAX_FRAMES);
         backtrace::trace(|frame| {
             // The call before the return address.
-            frames.push(frame.ip().addr().saturating_sub(1));
-            frames.len() < MAX_FRAMES
+            let address = frame.ip().addr().saturating_sub(1);
+            frames.push(address);
+            frames.len() < MAX_FRAMES && !is_of_program(address)
         });
         Self(frames)
     }
@@ -60,6 +70,19 @@ impl CallSite {
     pub(super) fn location(&self) -> Option<Location> {
         self.0.iter().find_map(|address| location(*address))
     }
+}
+
+/// Whether the innermost function at an address is the program's.
+fn is_of_program(address: usize) -> bool {
+    let known = OF_PROGRAM.read().unwrap_or_else(PoisonError::into_inner);
+    let found = known.as_ref().and_then(|all| all.get(&address)).copied();
+    drop(known);
+    found.unwrap_or_else(|| {
+        let found = location(address).is_some();
+        let mut all = OF_PROGRAM.write().unwrap_or_else(PoisonError::into_inner);
+        all.get_or_insert_default().insert(address, found);
+        found
+    })
 }
 
 /// The innermost function at an address that is not one of a library.
