@@ -295,6 +295,8 @@ impl<P: Protocol> EventLoop<P> {
                 && let Some(event) = self.channel.try_next().map_err(Failure::from)?
             {
                 self.on_event(event)?;
+                // Those of connections that this one has displaced: their entries are free only then.
+                self.take_events()?;
                 self.take_completions()?;
             }
             if self.peers.len() > 0 {

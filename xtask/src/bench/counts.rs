@@ -99,13 +99,13 @@ impl Counts {
                 all.push(format!("{case}: not in the table"));
                 continue;
             };
-            let change = now.instructions / before.instructions - 1.0;
-            if change.abs() > TOLERANCE {
+            let change = now.instructions - before.instructions;
+            if change.abs() > before.instructions * TOLERANCE {
                 all.push(format!(
                     "{case}: {:.1} instructions, {:.1} in the table ({:+.1} %)",
                     now.instructions,
                     before.instructions,
-                    change * 100.0
+                    change / before.instructions * 100.0
                 ));
             }
             if now.allocations > before.allocations {
