@@ -295,7 +295,7 @@ impl<P: Protocol> EventLoop<P> {
                 && let Some(event) = self.channel.try_next().map_err(Failure::from)?
             {
                 self.on_event(event)?;
-                // Those of connections that this one has displaced: their entries are free only then.
+                // An ended connection counts until its last request has completed, and the next request may need its slot.
                 self.take_events()?;
                 self.take_completions()?;
             }
