@@ -148,7 +148,8 @@ pub unsafe fn accept_with<T>(
 }
 
 /// `rconnect(fd, addr, addrlen)`—Connects to a peer. On a datagram socket, `AF_UNSPEC` clears the peer. The call
-/// goes on after a handler of a signal, as librdmacm's.
+/// goes on after a handler of a signal, as librdmacm's. After the success of an attempt in the background it fails with
+/// `EISCONN`, as librdmacm's, where TCP's succeeds once.
 ///
 /// # Safety
 /// `addr` is null, or `len` bytes of `addr` are readable.
@@ -158,6 +159,16 @@ pub unsafe extern "C-unwind" fn rconnect(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
+    let refused = run(|| {
+        let socket = &table::socket(fd)?.socket;
+        match !socket.is_datagram() && socket.is_connected() && !compat() {
+            true => Err(os(libc::EISCONN)),
+            false => Ok(0),
+        }
+    });
+    if refused != 0 {
+        return refused;
+    }
     loop {
         // SAFETY: as the caller promises.
         let connected = unsafe { connect_once(fd, addr, len) };
