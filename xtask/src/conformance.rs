@@ -17,9 +17,11 @@ use crate::workspace::Workspace;
 const TABLE: &str = "rds/tests/cases.md";
 
 /// Test programs with tests of RDS. The device tests also run on softnic.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 8] = [
     "rds",
     "rds/device",
+    "rdspreload",
+    "rdspreload/device",
     "rds_proto",
     "rds_proto/simulator",
     "rds_proto/fuzz",
