@@ -30,9 +30,9 @@ impl QpId {
     /// The identity of no queue: its index is never used.
     pub(crate) const NONE: Self = Self((LAST_GENERATION as u64) << INDEX_BITS | INDEX_MASK);
 
-    /// A number of the living identity alone: smaller than the number of queue pairs, shared receive queues and work queues
-    /// that have lived at one time, but for those reset or destroyed more than 65,534 times. The next identity with the same
-    /// index is another one.
+    /// A number of the living identity alone. Maximum: the largest number of queue pairs, shared receive queues and work
+    /// queues alive at one time, and one more for each 65,535 resets and destructions. The next identity with the same index
+    /// is another one.
     #[inline]
     pub fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize

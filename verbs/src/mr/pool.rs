@@ -59,8 +59,11 @@ unsafe impl Send for PoolShared {}
 unsafe impl Sync for PoolShared {}
 
 impl PoolShared {
-    /// `slots` buffers of `capacity` bytes, `stride` bytes from one to the next, all inside of `region`.
-    fn new(region: Region, slots: u32, stride: usize, capacity: u32) -> Self {
+    /// `slots` buffers of `capacity` bytes, `stride` bytes from one to the next.
+    ///
+    /// # Safety
+    /// - All buffers are inside of `region`, and none overlaps another one.
+    unsafe fn new(region: Region, slots: u32, stride: usize, capacity: u32) -> Self {
         let lkey = region.mr().lkey();
         let slot = |index: u32| {
             // SAFETY: the caller's promise: inside of the region.
@@ -181,14 +184,12 @@ impl<M: OwnedMemory> Registration<'_, M> {
             Err(error) => return Err(self.refuse(error)),
         };
         let region = self.region()?;
+        // At most `MAX_ELEMENT`, or there would be no stride.
+        let capacity = u32::try_from(len).unwrap_or(MAX_ELEMENT);
+        // SAFETY: `carve` divides the memory, which is all of the region, by a stride of at least the capacity.
+        let shared = unsafe { PoolShared::new(region, slots, stride, capacity) };
         Ok(BufPool {
-            shared: Arc::new(PoolShared::new(
-                region,
-                slots,
-                stride,
-                // At most `MAX_ELEMENT`, or there would be no stride.
-                u32::try_from(len).unwrap_or(MAX_ELEMENT),
-            )),
+            shared: Arc::new(shared),
         })
     }
 }
