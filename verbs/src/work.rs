@@ -86,7 +86,7 @@ pub struct SgeList {
     // does, if there is one element and this is not null.
     resident: *mut ffi::ibv_sge,
     special: Option<Special>,
-    /// Whether work adds at most one element for each of its ranges: see [`single`](Self::single).
+    /// Whether work adds at most one element for each of its ranges: see [`pass`](Self::pass).
     single: bool,
     /// Whether some work has more than its single element.
     incomplete: bool,
@@ -118,22 +118,26 @@ impl SgeList {
         }
     }
 
-    /// A list for the usual case: each range of memory is one element, at the range's own address. So the compiler
-    /// knows the number of elements, and the list needs no memory. In the other cases, the list
-    /// [needs a repetition](Self::needs_all).
+    /// A list for all elements; or, unless `all`, for the usual case: each range of memory is one element, at the range's
+    /// own address. So the compiler knows the number of elements, and the list needs no memory. [`finish`](Self::finish)
+    /// reports the other cases.
     #[inline]
-    pub(crate) fn single() -> Self {
+    pub(crate) fn pass(all: bool) -> Self {
         Self {
-            single: true,
+            single: !all,
             ..Self::new()
         }
     }
 
-    /// Whether a list begun by [`single`](Self::single) must be filled again, as a [`new`](Self::new) one: some range
-    /// has more than one element or an address of the device's, or an element has no bytes.
+    /// Ends a [pass](Self::pass). Returns false if a pass for all elements must follow: some range has more than one
+    /// element or an address of the device's, or an element has no bytes.
     #[inline]
-    pub(crate) fn needs_all(&self) -> bool {
-        self.incomplete || self.has_empty()
+    pub(crate) fn finish(&mut self) -> bool {
+        if self.single {
+            return !self.incomplete && !self.has_empty();
+        }
+        self.omit_empty();
+        true
     }
 
     /// The elements of some work that have bytes.
@@ -233,7 +237,7 @@ impl SgeList {
         self.push(unsafe { *sge.as_ptr() });
     }
 
-    /// Adds a range of memory: `sge`, if that is [all of the range](Self::single), or the elements of `all`.
+    /// Adds a range of memory: `sge`, if that is [all of the range](Self::pass), or the elements of `all`.
     ///
     /// # Safety
     /// - As for [`push_resident`](Self::push_resident).

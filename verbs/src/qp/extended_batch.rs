@@ -152,7 +152,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         self.push_gathered::<R, false>(request)
     }
 
-    /// Adds a request, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
+    /// Adds a request, with all elements if `ALL`, else with those of the [usual case](SgeList::pass).
     #[inline(always)]
     fn push_gathered<R, const ALL: bool>(&mut self, request: R) -> Result<(), Refused<R>>
     where
@@ -160,15 +160,9 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     {
         let mut op = SendOps::empty();
         request.describe_extended(&mut op);
-        let mut sges = if ALL {
-            SgeList::new()
-        } else {
-            SgeList::single()
-        };
+        let mut sges = SgeList::pass(ALL);
         request.gather(&mut sges);
-        if ALL {
-            sges.omit_empty();
-        } else if sges.needs_all() {
+        if !sges.finish() {
             return self.push_all(request);
         }
         let admitted = match self.admit(op, &sges, &request) {

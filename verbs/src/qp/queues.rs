@@ -465,7 +465,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         self.post_gathered::<R, false>(request)
     }
 
-    /// Posts a request, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
+    /// Posts a request, with all elements if `ALL`, else with those of the [usual case](SgeList::pass).
     #[inline(always)]
     fn post_gathered<R, const ALL: bool>(&mut self, request: R) -> Result<(), PostError<R>>
     where
@@ -477,15 +477,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return Err(sending.limits.refused(request).into());
         };
-        let mut sges = if ALL {
-            SgeList::new()
-        } else {
-            SgeList::single()
-        };
+        let mut sges = SgeList::pass(ALL);
         request.gather(&mut sges);
-        if ALL {
-            sges.omit_empty();
-        } else if sges.needs_all() {
+        if !sges.finish() {
             return self.post_all(request);
         }
         // Nothing below panics. A possible panic would force `request` into memory, to be dropped
@@ -667,15 +661,9 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             return Err(full_of_receives(receiving.limits, work));
         };
-        let mut sges = if ALL {
-            SgeList::new()
-        } else {
-            SgeList::single()
-        };
+        let mut sges = SgeList::pass(ALL);
         work.gather(&mut sges);
-        if ALL {
-            sges.omit_empty();
-        } else if sges.needs_all() {
+        if !sges.finish() {
             return self.post_all(work);
         }
         if let Some(error) = receiving.limits.refusal(POST_RECV, &sges) {

@@ -335,18 +335,12 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         self.post_gathered::<false>(work)
     }
 
-    /// Posts work, with all elements if `ALL`, else with those of the [usual case](SgeList::single).
+    /// Posts work, with all elements if `ALL`, else with those of the [usual case](SgeList::pass).
     #[inline(always)]
     fn post_gathered<const ALL: bool>(&mut self, work: RW) -> Result<(), PostError<RW>> {
-        let mut sges = if ALL {
-            SgeList::new()
-        } else {
-            SgeList::single()
-        };
+        let mut sges = SgeList::pass(ALL);
         work.gather(&mut sges);
-        if ALL {
-            sges.omit_empty();
-        } else if sges.needs_all() {
+        if !sges.finish() {
             return self.post_all(work);
         }
         let slot = match self.slot_for(&sges) {
