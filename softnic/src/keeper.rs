@@ -6,6 +6,10 @@
 //! through the keeper.
 //!
 //! A program and the keeper are connected by a socket of datagrams in order (`SOCK_SEQPACKET`), which ends with either process.
+//!
+//! If the keeper is killed, its programs start another one and return to their slots. The sockets of the group are in a *vault*
+//! meanwhile, a pair of sockets whose unread messages have a copy of each; every program has the vault. So no socket of the
+//! group is closed, after which the kernel would renumber the others, and datagrams to queue pair 1 wait for the next keeper.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -75,8 +79,8 @@ pub fn name(addr: IpAddr) -> io::Result<SocketAddrUnix> {
 /// The keeper's first message to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Welcome {
-    /// The program has a slot. Two descriptors come with the message: the slot's UDP socket, and a socket of datagrams with
-    /// [`Forwarded`].
+    /// The program has a slot. Four descriptors come with the message: the slot's UDP socket, a socket of datagrams with
+    /// [`Forwarded`], and the two sockets of the vault, first the one to which messages are written.
     Slot(u8),
     /// The program has none, for an error number.
     Refused(i32),
@@ -116,6 +120,11 @@ pub enum KeeperRequest {
     Release(u64),
     /// Sets or removes the datagram that the keeper sends when the program has ended. No answer.
     SetWill(u32, Option<Will>),
+    /// The first request of a program, without a slot. The keeper answers with [`Welcome`].
+    Join,
+    /// The first request of a program to a later keeper, with the slot of the program. The two descriptors of the vault come
+    /// with the message. The keeper answers with [`Welcome`].
+    Return(u8),
 }
 
 /// A datagram to be sent after the end of a program: the message by which its connection ends.
@@ -143,6 +152,8 @@ impl KeeperRequest {
                 &will.datagram,
             ]
             .concat(),
+            Self::Join => vec![4],
+            Self::Return(slot) => vec![5, *slot],
         }
     }
 
@@ -171,6 +182,8 @@ impl KeeperRequest {
                 };
                 Some(Self::SetWill(u32::from_be_bytes(*id), Some(will)))
             }
+            4 => Some(Self::Join),
+            5 => Some(Self::Return(*bytes.first()?)),
             _ => None,
         }
     }
@@ -243,6 +256,10 @@ mod tests {
             assert_eq!(KeeperRequest::decode(&bytes), Some(request));
             assert_eq!(KeeperRequest::decode(&bytes[..4]), None);
         }
+        for request in [KeeperRequest::Join, KeeperRequest::Return(254)] {
+            assert_eq!(KeeperRequest::decode(&request.encode()), Some(request));
+        }
+        assert_eq!(KeeperRequest::decode(&[5]), None);
         for welcome in [Welcome::Slot(254), Welcome::Refused(98)] {
             assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
         }

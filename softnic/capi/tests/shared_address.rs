@@ -14,6 +14,8 @@ use std::{
     time::Instant,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, exchange_by, len};
 
 /// Length of a recording, in bytes, whose frames are more than those of a set-up.
@@ -47,6 +49,17 @@ impl Pair {
         Self {
             programs,
             recordings,
+        }
+    }
+
+    /// Waits until the recording of the client has more bytes than now.
+    fn wait_for_frames(&self, more: u64) {
+        let len = || len(&self.recordings[1]);
+        let end = len() + more;
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while len() < end {
+            assert!(Instant::now() < deadline, "no frames");
+            thread::sleep(PAUSE);
         }
     }
 }
@@ -123,9 +136,80 @@ fn killed_programs_harm_no_other() {
             assert!(ended.status.success(), "{ended:?}");
         }
     }
+    assert_slots_of_pairs(recordings);
+}
+
+/// The process of the keeper of an address, and the number of its descriptors: the same with the same programs.
+fn keeper_of(addr: Ipv4Addr) -> Option<(Pid, usize)> {
+    let words = format!("keeper\0--detached\0{addr}\0");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut keepers = processes.filter_map(|process| {
+        let command = fs::read_to_string(process.path().join("cmdline")).ok()?;
+        command.ends_with(&words).then_some(())?;
+        let fds = fs::read_dir(process.path().join("fd")).ok()?.count();
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        Some((Pid::from_raw(pid)?, fds))
+    });
+    keepers.next()
+}
+
+/// Kills the keeper of an address, and waits until all programs have returned to another one.
+fn kill_keeper(addr: Ipv4Addr) {
+    let (killed, fds) = keeper_of(addr).unwrap();
+    kill_process(killed, Signal::KILL).unwrap();
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let is_complete = |(pid, count)| pid != killed && count >= fds;
+    while !keeper_of(addr).is_some_and(is_complete) {
+        assert!(Instant::now() < deadline, "a program does not return");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Nine programs, whose keeper is killed twice: connections and listeners go on, and further programs start. With the
+/// later keeper, the end of a killed program is reported to its peer, and no frame reaches a program of another pair.
+#[test]
+fn killed_keeper_harms_no_program() {
+    let addr = addr(45, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let start = |port, count| Pair::start(addr, port, count, folder.path());
+    let mut listening = Program::start(addr, &[], &format!("rping -s -P -a {addr} -p 7500"));
+    let victims = [start(7501, 1 << 20), start(7502, 1 << 20)];
+    let survivors = [start(7503, 1 << 20), start(7504, 1 << 20)];
+    kill_keeper(addr);
+    let words = format!("rping -c -V -a {addr} -p 7500 -C 20");
+    let client = Program::start(addr, &[], &words).finish("a client of an earlier listener");
+    assert!(client.status.success(), "{client:?}");
+    let later = start(7505, 1 << 20);
+    kill_keeper(addr);
+    let pairs = victims.iter().chain(&survivors).chain([&later]);
+    let recordings: Vec<_> = pairs.map(|pair| pair.recordings.clone()).collect();
+    for mut pair in victims {
+        let killed = fastrand::usize(..2);
+        pair.programs[killed].0.kill().unwrap();
+        let [server, client] = pair.programs;
+        let peer = if killed == 0 { client } else { server };
+        let ended = peer.finish("the peer of a killed program");
+        let printed = [ended.stdout, ended.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        assert!(printed.contains("DISCONNECT EVENT"), "{killed}: {printed}");
+    }
+    for mut pair in survivors.into_iter().chain([later]) {
+        pair.wait_for_frames(FLOWING);
+        assert!(
+            pair.programs
+                .each_mut()
+                .into_iter()
+                .all(Program::is_running)
+        );
+    }
+    assert!(listening.is_running());
+    assert_slots_of_pairs(recordings);
+}
+
+/// Each pair has frames of its own two slots alone, in the recordings of both programs.
+fn assert_slots_of_pairs(recordings: Vec<[PathBuf; 2]>) {
     let mut all = BTreeSet::new();
     for [server, client] in recordings {
-        // The slots of the two, in both recordings.
         let (server, client) = (slots(&server), slots(&client));
         assert_eq!((server.len(), &server), (2, &client));
         for slot in server {

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, RawFd},
+    os::fd::RawFd,
     sync::{
         Once,
         atomic::{AtomicI32, Ordering},
@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Number of descriptors closed in a child.
-pub(crate) const FDS: usize = 3;
+pub(crate) const FDS: usize = 5;
 
 /// No descriptor.
 const NONE: RawFd = -1;
@@ -23,7 +23,7 @@ static CLOSED: [AtomicI32; FDS] = [const { AtomicI32::new(NONE) }; FDS];
 ///
 /// # Errors
 /// - No memory is left.
-pub(crate) fn close_in_children(fds: [BorrowedFd<'_>; FDS]) -> io::Result<()> {
+pub(crate) fn close_in_children(fds: [RawFd; FDS]) -> io::Result<()> {
     static REGISTERED: Once = Once::new();
     let mut errno = 0;
     REGISTERED.call_once(|| {
@@ -34,7 +34,7 @@ pub(crate) fn close_in_children(fds: [BorrowedFd<'_>; FDS]) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(errno));
     }
     for (closed, fd) in CLOSED.iter().zip(fds) {
-        closed.store(fd.as_raw_fd(), Ordering::Relaxed);
+        closed.store(fd, Ordering::Relaxed);
     }
     Ok(())
 }

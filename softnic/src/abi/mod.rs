@@ -38,7 +38,7 @@ mod undefined;
 mod unsupported;
 mod xrcd;
 
-pub(crate) use fork::close_in_children;
+pub(crate) use fork::{FDS, close_in_children};
 pub(crate) use memory::{ProcessMemory, is_accessible, object_of, own_object};
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};

@@ -60,7 +60,7 @@ pub(crate) enum Forward<'a> {
     Packet(&'a [u8]),
     /// None is pending.
     Nothing,
-    /// The keeper has ended: the process has no port any more.
+    /// The keeper has ended: it was killed.
     Ended,
 }
 
@@ -79,7 +79,7 @@ impl Carrier {
     /// # Errors
     /// - The process has too many descriptors.
     pub(crate) fn of_slot(local: IpAddr, slot: PortSlot) -> io::Result<Self> {
-        let link = Link::new(slot.socket, Some(slot.management))?;
+        let link = Link::new(slot.socket, Some(Arc::clone(&slot.keeper.management)))?;
         let shared = (slot.number, Arc::new(slot.keeper));
         Ok(Self::new(local, link, Some(shared)))
     }

@@ -4,7 +4,10 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::OwnedFd,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use rustix::{
@@ -23,8 +26,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: UdpSocket,
-    /// Datagrams to queue pair 1, forwarded by the keeper of the address, if it has one.
-    management: Option<OwnedFd>,
+    /// Datagrams to queue pair 1, forwarded by the keeper of the address, if it has one. Locked by the receiving thread, and
+    /// while a later keeper's takes its place.
+    management: Option<Arc<Mutex<OwnedFd>>>,
     groups: Groups,
     /// Readable once the link is closed.
     closed: OwnedFd,
@@ -57,7 +61,10 @@ impl Link {
         Self::new(open_port(local, false)?, None)
     }
 
-    pub(super) fn new(socket: UdpSocket, management: Option<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn new(
+        socket: UdpSocket,
+        management: Option<Arc<Mutex<OwnedFd>>>,
+    ) -> io::Result<Self> {
         Ok(Self {
             socket,
             management,
@@ -97,9 +104,10 @@ impl Link {
         let Some(management) = &self.management else {
             return Management::Nothing;
         };
+        let management = management.lock().unwrap_or_else(PoisonError::into_inner);
         let mut message = [0; MAX_MESSAGE];
         loop {
-            let len = match recv(management, &mut message, RecvFlags::DONTWAIT) {
+            let len = match recv(&*management, &mut message, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Management::Ended,
                 Ok((len, _)) => len,
                 Err(Errno::AGAIN) => return Management::Nothing,
@@ -119,13 +127,18 @@ impl Link {
     /// Waits until a datagram is pending or the link is closed.
     pub(crate) fn wait(&self) -> Readiness {
         loop {
+            let management = self.management.as_ref();
+            let management = management.map(|fd| fd.lock().unwrap_or_else(PoisonError::into_inner));
             let mut waiting = vec![
                 PollFd::new(&self.closed, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.groups.pending(), PollFlags::IN),
             ];
-            let management = self.management.iter();
-            waiting.extend(management.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            waiting.extend(
+                management
+                    .iter()
+                    .map(|fd| PollFd::new(&**fd, PollFlags::IN)),
+            );
             // Interrupted by no signal: the thread blocks all of them.
             if poll(&mut waiting, None).is_err() {
                 return Readiness::Closed;

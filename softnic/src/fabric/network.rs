@@ -452,10 +452,9 @@ impl Network {
         }
     }
 
-    /// Processes datagrams forwarded by the keeper of a host's address. Returns false if the keeper has ended, which kills the
-    /// host.
+    /// Processes datagrams forwarded by the keeper of a host's address. Returns false if the keeper has ended.
     pub(super) fn receive_forwarded(&mut self, host: usize, now: Duration) -> bool {
-        loop {
+        let is_kept = loop {
             let NetworkHost {
                 engine, carrier, ..
             } = &mut self.hosts[host];
@@ -471,17 +470,13 @@ impl Network {
                         engine.handle_frame(packet, now, &mut *self.memory);
                     }
                 }
-                Forward::Nothing => break,
-                Forward::Ended => {
-                    self.kill(host, now);
-                    self.pump(now);
-                    return false;
-                }
+                Forward::Nothing => break true,
+                Forward::Ended => break false,
             }
-        }
+        };
         self.activate(host);
         self.pump(now);
-        true
+        is_kept
     }
 
     /// Sets whether a host's port has a link.

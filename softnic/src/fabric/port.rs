@@ -93,15 +93,29 @@ impl Shared {
         self.notify_of_earlier(&network, before);
     }
 
-    /// Processes datagrams forwarded by the keeper of a host's address. Returns false if the keeper has ended: the host has
-    /// been killed then.
+    /// Processes datagrams forwarded by the keeper of a host's address, and returns to the slot at another keeper if this one
+    /// has ended. Returns false if that fails: the host has been killed then.
     pub(super) fn receive_forwarded(&self, host: usize) -> bool {
         let mut network = self.lock();
         let now = self.now(&network);
         let before = network.next_deadline();
         let is_kept = network.receive_forwarded(host, now);
         self.notify_of_earlier(&network, before);
-        is_kept
+        if is_kept {
+            return true;
+        }
+        let carrier = network.hosts[host].carrier.as_ref();
+        let shared = carrier.and_then(|carrier| carrier.shared());
+        let Some(keeper) = shared.map(|(_, keeper)| Arc::clone(keeper)) else {
+            return false;
+        };
+        // Calls of the program go on meanwhile.
+        drop(network);
+        let has_returned = keeper.return_to_slot();
+        if !has_returned {
+            self.change(|network, now| network.kill(host, now));
+        }
+        has_returned
     }
 
     /// Notifies the timekeeper if the next deadline is earlier than before.

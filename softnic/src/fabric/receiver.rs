@@ -36,7 +36,7 @@ fn receive(shared: &Shared, host: usize, link: &Link) {
         };
         match work {
             Some(true) => {}
-            // The keeper has ended.
+            // The host has been killed.
             Some(false) => return,
             // The timekeeper goes on with the work that the panic has interrupted.
             None => shared.changed.notify_one(),

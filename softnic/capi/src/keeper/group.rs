@@ -3,8 +3,7 @@
 use std::{
     io,
     net::{IpAddr, UdpSocket},
-    thread,
-    time::{Duration, Instant},
+    os::fd::{AsFd, OwnedFd},
 };
 
 use nix::{
@@ -13,49 +12,75 @@ use nix::{
 };
 use softnic::keeper::open_port;
 
-/// Maximum time until the sockets of programs of an earlier keeper are closed.
-const CLOSING: Duration = Duration::from_secs(1);
-
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(5);
+use super::vault::Vault;
 
 /// Offset in a datagram of the first byte of the destination's number, in the BTH.
 const FIRST_BYTE: u32 = 5;
 
-/// The sockets. None is closed before the others: the kernel would renumber them.
+/// The sockets, each with a copy in the vault. None is closed before the others: the kernel would renumber them.
 pub(super) struct Group {
     addr: IpAddr,
     sockets: Vec<UdpSocket>,
+    vault: Vault,
 }
 
 impl Group {
     /// Binds the first socket.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::AddrInUse`]: another process has the port, or programs of an earlier keeper.
     pub(super) fn bind(addr: IpAddr) -> io::Result<Self> {
         // An exclusive socket shows that no other has the port, also not one that would share it.
-        let deadline = Instant::now() + CLOSING;
-        while let Err(error) = open_port(addr, false) {
-            if error.kind() != io::ErrorKind::AddrInUse || Instant::now() > deadline {
-                return Err(error);
-            }
-            thread::sleep(PAUSE);
-        }
+        drop(open_port(addr, false)?);
         let mut group = Self {
             addr,
             sockets: Vec::new(),
+            vault: Vault::new()?,
         };
-        group.socket(0)?;
+        group.open(0)?;
         Ok(group)
     }
 
-    /// The socket of a slot, opened by the first call.
-    pub(super) fn socket(&mut self, slot: u8) -> io::Result<&UdpSocket> {
+    /// The sockets of an earlier keeper, in the vault of its programs.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::NotFound`]: a socket is missing, so the kernel has renumbered others.
+    pub(super) fn restore(addr: IpAddr, vault: [OwnedFd; 2]) -> io::Result<Self> {
+        let vault = Vault::of(vault);
+        let sockets = vault.sockets()?;
+        Ok(Self {
+            addr,
+            sockets,
+            vault,
+        })
+    }
+
+    /// Number of slots with a socket, slot 0 included.
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// The vault, for the programs.
+    pub(super) fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    /// Opens the sockets up to a slot's.
+    pub(super) fn open(&mut self, slot: u8) -> io::Result<()> {
         while self.sockets.len() <= usize::from(slot) {
-            self.sockets.push(open_port(self.addr, true)?);
+            let socket = open_port(self.addr, true)?;
+            let index = u8::try_from(self.sockets.len()).unwrap_or(u8::MAX);
+            self.vault.put(index, socket.as_fd())?;
+            self.sockets.push(socket);
             self.steer()?;
         }
-        self.sockets
-            .get(usize::from(slot))
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        Ok(())
+    }
+
+    /// The socket of a slot.
+    pub(super) fn socket(&self, slot: u8) -> io::Result<&UdpSocket> {
+        let socket = self.sockets.get(usize::from(slot));
+        socket.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Lets the kernel select the socket by the number's first byte; the first socket for numbers beyond the slots, and for

@@ -1,10 +1,13 @@
 //! The keeper of an address: shares the address's UDP port among programs.
 //!
-//! It is started by the first program at the address, and ends with the last one. See [`softnic::keeper`] for the messages.
+//! It is started by the first program at the address, and ends with the last one. If it is killed, its programs start another one,
+//! and return to their slots there. See [`softnic::keeper`] for the messages.
 
 mod detachment;
 mod group;
 mod routes;
+mod startup;
+mod vault;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,10 +22,8 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        SocketFlags, SocketType, accept_with, bind, listen, recv, send, sendmsg, socket_with,
-        socketpair, sockopt::socket_peercred,
+        SocketFlags, SocketType, bind, listen, recv, send, sendmsg, socket_with, socketpair,
     },
-    process::geteuid,
 };
 use softnic::{
     keeper::{Forwarded, KeeperRequest, MAX_MESSAGE, SLOTS, Welcome, Will, name},
@@ -31,6 +32,7 @@ use softnic::{
 
 use group::Group;
 use routes::{Receivers, Routes};
+use startup::{First, Guests};
 
 /// Maximum number of programs that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -54,6 +56,8 @@ struct Program {
 struct Keeper {
     group: Group,
     programs: BTreeMap<u8, Program>,
+    /// Connected programs whose first request is pending.
+    guests: Guests,
     routes: Routes,
     /// The slot of the latest program. A slot is used again as late as possible.
     latest: u8,
@@ -83,22 +87,23 @@ fn run(addr: IpAddr, first: OwnedFd) -> Result<()> {
         bound => bound.context("cannot bind the name of the keeper")?,
     }
     listen(&listener, BACKLOG).context("cannot accept programs")?;
-    let group = match Group::bind(addr) {
-        Ok(group) => group,
-        Err(error) => {
-            refuse(&first, error.raw_os_error().unwrap_or(0));
-            return Err(error).with_context(|| format!("UDP port {PORT} of {addr}"));
-        }
-    };
+    let mut guests = Guests::new(first);
+    let (group, admitted) = guests
+        .open_group(addr, &listener)
+        .with_context(|| format!("UDP port {PORT} of {addr}"))?;
+    let latest = u8::try_from(group.len().saturating_sub(1)).unwrap_or(u8::MAX);
     let mut keeper = Keeper {
         group,
         programs: BTreeMap::new(),
+        guests,
         routes: Routes::default(),
-        latest: 0,
+        latest,
         listener,
     };
-    keeper.admit(first);
-    while !keeper.programs.is_empty() {
+    for (control, first) in admitted {
+        keeper.admit(control, &first);
+    }
+    while !(keeper.programs.is_empty() && keeper.guests.is_empty()) {
         keeper.wait_and_serve()?;
     }
     Ok(())
@@ -115,6 +120,8 @@ fn refuse(control: &OwnedFd, errno: i32) {
 enum Source {
     Listener,
     Management,
+    /// Programs with a first request.
+    Guest,
     /// A program with a request.
     Program(u8),
     /// An ended program.
@@ -130,13 +137,19 @@ impl Keeper {
                 (Source::Listener, self.listener.as_fd()),
                 (Source::Management, management.as_fd()),
             ];
+            sources.extend(self.guests.fds().map(|fd| (Source::Guest, fd)));
             let programs = self.programs.iter();
             sources.extend(programs.map(|(slot, of)| (Source::Program(*slot), of.control.as_fd())));
             ready(&sources)?
         };
         for source in ready {
             match source {
-                Source::Listener => self.accept(),
+                Source::Listener => self.guests.accept(&self.listener),
+                Source::Guest => {
+                    for (control, first) in self.guests.requests() {
+                        self.admit(control, &first);
+                    }
+                }
                 Source::Management => self.forward()?,
                 Source::Program(slot) => {
                     self.serve(slot);
@@ -147,57 +160,65 @@ impl Keeper {
         }
         if self.programs.is_empty() {
             // A program that has connected meanwhile.
-            self.accept();
+            self.guests.accept(&self.listener);
         }
         Ok(())
     }
 
-    /// Accepts the pending programs.
-    fn accept(&mut self) {
-        while let Ok(control) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            self.admit(control);
-        }
-    }
-
-    /// Gives a program of the same user a slot.
-    fn admit(&mut self, control: OwnedFd) {
-        let is_same_user = socket_peercred(&control).is_ok_and(|peer| peer.uid == geteuid());
-        if !is_same_user {
-            return refuse(&control, libc::EACCES);
-        }
-        match self.give_slot(&control) {
-            Ok((slot, management)) => {
+    /// Gives a program a slot: a free one, or the one that it has had with an earlier keeper.
+    fn admit(&mut self, control: OwnedFd, first: &First) {
+        let given = match first {
+            First::Join => self.free_slot().inspect(|slot| self.group.drain(*slot)),
+            First::Return(slot, _) => self.earlier_slot(*slot),
+        };
+        let slot = match given {
+            Some(slot) => slot,
+            None => return refuse(&control, libc::EUSERS),
+        };
+        match self.give_slot(slot, &control) {
+            Ok(management) => {
                 let program = Program {
                     control,
                     management,
                     wills: HashMap::new(),
                 };
                 self.programs.insert(slot, program);
-                self.latest = slot;
+                if let First::Join = first {
+                    self.latest = slot;
+                }
             }
             Err(error) => refuse(&control, error.raw_os_error().unwrap_or(libc::EMFILE)),
         }
     }
 
-    /// Sends the sockets of a free slot. Returns the slot, and the other end of the socket for forwarded datagrams.
-    fn give_slot(&mut self, control: &OwnedFd) -> io::Result<(u8, OwnedFd)> {
+    /// The slot without a program whose last program ended first.
+    fn free_slot(&self) -> Option<u8> {
         let after = (self.latest.saturating_add(1)..=*SLOTS.end()).chain(SLOTS);
         let mut free = after.filter(|slot| !self.programs.contains_key(slot));
-        let slot = free
-            .next()
-            .ok_or(io::Error::from_raw_os_error(libc::EUSERS))?;
+        free.next()
+    }
+
+    /// A slot of an earlier keeper; `None` if another program has it.
+    fn earlier_slot(&self, slot: u8) -> Option<u8> {
+        let has_socket = SLOTS.contains(&slot) && usize::from(slot) < self.group.len();
+        (has_socket && !self.programs.contains_key(&slot)).then_some(slot)
+    }
+
+    /// Sends the sockets of a slot. Returns the other end of the socket for forwarded datagrams.
+    fn give_slot(&mut self, slot: u8, control: &OwnedFd) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        self.group.drain(slot);
+        self.group.open(slot)?;
         let socket = self.group.socket(slot)?;
-        let fds: [BorrowedFd<'_>; 2] = [socket.as_fd(), theirs.as_fd()];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let [to, from] = self.group.vault().fds();
+        let fds: [BorrowedFd<'_>; 4] = [socket.as_fd(), theirs.as_fd(), to, from];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         rights.push(SendAncillaryMessage::ScmRights(&fds));
         let welcome = Welcome::Slot(slot).encode();
         let bytes = [IoSlice::new(&welcome)];
         sendmsg(control, &bytes, &mut rights, SendFlags::NOSIGNAL)?;
-        Ok((slot, ours))
+        Ok(ours)
     }
 
     /// Forwards pending datagrams to queue pair 1. Others are dropped, as are those to programs with full buffers.
@@ -271,7 +292,7 @@ impl Keeper {
                 }
             }
             // The end of the program, or no program of softnic.
-            None => self.bury(slot),
+            Some(KeeperRequest::Join | KeeperRequest::Return(_)) | None => self.bury(slot),
         }
         true
     }
