@@ -178,8 +178,7 @@ pub(crate) enum RequestOutcome {
 impl Backlog {
     /// Creates the backlog of a listener with a local address, at most of the maximum length.
     pub(crate) fn new(options: Options, local_addr: Option<SocketAddr>) -> io::Result<Self> {
-        let length = options.backlog.min(max_backlog());
-        let options = options.backlog(length);
+        let options = capped(options);
         let event_fd = Arc::new(EventFd::new()?);
         Ok(Self {
             queues: Mutex::default(),
@@ -538,6 +537,18 @@ impl Backlog {
         *current = options.clone().backlog(backlog);
     }
 
+    /// Changes the length, at most to the maximum. Connections above a smaller length stay; a larger one serves deferred
+    /// requests.
+    pub(crate) fn set_length(&self, length: u32, engine: &Engine) {
+        let options = self.options.lock();
+        let mut options = options.unwrap_or_else(PoisonError::into_inner);
+        *options = capped(options.clone().backlog(length));
+        drop(options);
+        if !self.lock().deferred.is_empty() {
+            engine.wake_for_deferred();
+        }
+    }
+
     /// Takes the next connection. The freed entry goes to a deferred request.
     pub(crate) fn take(&self, engine: &Engine) -> Option<Arc<Connection>> {
         let mut queues = self.lock();
@@ -561,6 +572,12 @@ impl Drop for Begun<'_> {
             backlog.failed(self.1);
         }
     }
+}
+
+/// Options with a backlog of at most the maximum length.
+fn capped(options: Options) -> Options {
+    let length = options.backlog.min(max_backlog());
+    options.backlog(length)
 }
 
 /// Accepts a request with an endpoint.

@@ -165,6 +165,17 @@ impl Listener {
         self.inner.backlog.set_options(options);
     }
 
+    /// Changes the [backlog](Options::backlog), at most to the maximum of the system (`net.core.somaxconn`), as a second
+    /// `listen(2)` of TCP. Connections above a smaller backlog remain.
+    pub fn set_backlog(&self, backlog: u32) {
+        let ListenerInner {
+            backlog: queue,
+            engine,
+            ..
+        } = &*self.inner;
+        queue.set_length(backlog.max(1), engine);
+    }
+
     /// Returns the counts of refused requests since the listener was created.
     pub fn refusals(&self) -> Refusals {
         self.inner.backlog.refusals()

@@ -344,7 +344,7 @@ impl Socket {
         }
     }
 
-    /// Listens, with at most `backlog` half-open or unaccepted connections. A second call has no effect. An
+    /// Listens, with at most `backlog` half-open or unaccepted connections. A second call changes the backlog only. An
     /// unbound socket gets a free port. After a [shutdown](Self::shutdown), listens at the same address again.
     ///
     /// # Errors
@@ -355,7 +355,10 @@ impl Socket {
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let mut state = self.lock();
         let id = match &mut state.phase {
-            Phase::Listening(_) => return Ok(()),
+            Phase::Listening(listener) => {
+                listener.set_backlog(backlog);
+                return Ok(());
+            }
             Phase::Idle(id) => id.take(),
             Phase::Ended(id) => Some(id.take().ok_or_else(|| os_error(Errno::ADDRINUSE))?),
             Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),

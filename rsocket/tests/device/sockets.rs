@@ -142,6 +142,26 @@ fn nonblocking_connect_refused_reports_error_once() {
     assert_eq!(number(client.connect(unreachable)), ECONNREFUSED);
 }
 
+#[test]
+fn second_listen_changes_the_backlog() {
+    let listener = Socket::new(Family::V4).unwrap();
+    listener.bind(local()).unwrap();
+    listener.listen(1).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let connect = move || {
+        let client = Socket::new(Family::V4).unwrap();
+        client.connect(addr).map(|()| client)
+    };
+    let _first = connect().unwrap();
+    // Not accepted, so the backlog is full for the second.
+    let second = thread::spawn(connect);
+    listener.listen(2).unwrap();
+    let _second = second.join().unwrap().unwrap();
+    for _ in 0..2 {
+        listener.accept().unwrap();
+    }
+}
+
 /// The kept failure of an attempt without a listener.
 fn kept_failure() -> Arc<Socket> {
     let unreachable = {
