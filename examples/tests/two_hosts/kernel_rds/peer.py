@@ -279,7 +279,7 @@ def hashes(own, peer, count):
             progress = time.monotonic()
         assert time.monotonic() < progress + 60, f"sent {sent}, received {received}"
     while waiting(sock):
-        assert time.monotonic() < progress + 60, f"{waiting(sock)} are not acknowledged"
+        assert time.monotonic() < progress + 60, f"{waiting(sock)} are not acknowledged\n{links(sock)}"
         time.sleep(0.05)
     # A host that leaves sends no acknowledgement again.
     while sock.recv_soon(4096, seconds=progress + 60 - time.monotonic()).data != b"end":
@@ -337,6 +337,14 @@ def waiting(sock):
     for option in (afrds.INFO_SEND, afrds.INFO_RETRANS):
         found += sum(one[20:22] == port for one in sock.elements(option))
     return found
+
+
+def links(sock):
+    """The host's connections and counters, and the last lines of the kernel's log."""
+    each = [struct.unpack_from("=QQ24xBB", one) for one in sock.elements(afrds.INFO_CONNECTIONS)]
+    counts = {name: count for name, count in afrds.counters(sock).items() if count}
+    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout.splitlines()[-40:]
+    return "\n".join([f"connections (next sent, next received, flags, type of service): {each}", f"{counts}", *log])
 
 
 def sink(own, peer, count, first=None):
