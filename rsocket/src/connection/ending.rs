@@ -23,6 +23,8 @@ impl Connection {
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
         let mut state = self.shared.lock();
         note!(debug, state.span, ?direction, "shutting down");
+        // Data received before stays readable.
+        state.catch_up();
         state.stream.shut_down(direction);
         state.process()?;
         state.wake();

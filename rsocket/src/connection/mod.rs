@@ -248,6 +248,16 @@ impl Connection {
         state.check()
     }
 
+    /// Whether each side has ended sending, or the connection has failed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.lock().stream.is_closed()
+    }
+
+    /// Whether the peer has ended sending.
+    pub(crate) fn has_peer_ended(&self) -> bool {
+        self.shared.lock().stream.has_peer_ended()
+    }
+
     /// The failure of the connection, if any.
     pub(crate) fn failure(&self) -> Option<io::Error> {
         self.shared.lock().failure()
@@ -492,7 +502,9 @@ impl ConnectionState {
                 return Ok(None);
             }
             return match self.failure() {
-                Some(failure) if !self.stream.is_readable() => Err(failure),
+                Some(failure) if !self.stream.is_readable() && !self.stream.has_peer_ended() => {
+                    Err(failure)
+                }
                 _ if capacity == 0 || !self.stream.is_readable() => Ok(Some(0)),
                 _ => Ok(None),
             };

@@ -118,6 +118,9 @@ impl ConnectionState {
         done: &mut usize,
         burst: &mut Burst,
     ) -> io::Result<()> {
+        if total == 0 {
+            return self.check_writable();
+        }
         while *done < total && !self.exiting {
             self.check_writable()?;
             if !self.unsent.is_empty() && !self.send_unsent()? {

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    mem::take,
+    mem::{self, take},
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -10,7 +10,7 @@ use std::{
 use cm::{CmId, phases::Idle};
 use rustix::{event::epoll, io::Errno};
 
-use super::{Phase, Socket, SocketState, options::Choices, os_error};
+use super::{Phase, Socket, SocketState, failure_of, options::Choices, os_error};
 use crate::{
     connecting::{BACKGROUND_RETRIES, Connecting, FailureHook},
     names::unmapped,
@@ -92,10 +92,16 @@ impl Socket {
                 Phase::Connecting(_) | Phase::Replaced { .. } => {
                     return Err(os_error(Errno::ALREADY));
                 }
-                Phase::Connected(_) => {
-                    return match take(&mut state.unreported_success) {
-                        true => Ok(()),
-                        false => Err(os_error(Errno::ISCONN)),
+                Phase::Connected(stream) => {
+                    let closed = stream.connection().is_closed().then(|| failure_of(stream));
+                    return match (take(&mut state.unreported_success), closed) {
+                        (false, _) => Err(os_error(Errno::ISCONN)),
+                        (true, None) => Ok(()),
+                        (true, Some(failure)) => {
+                            let was_reported = mem::replace(&mut state.reported_failure, true);
+                            let failure = failure.filter(|_| !was_reported);
+                            Err(failure.unwrap_or_else(|| os_error(Errno::CONNABORTED)))
+                        }
                     };
                 }
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
+    mem,
     net::SocketAddr,
     sync::Arc,
     time::Duration,
@@ -11,7 +12,7 @@ use bitflags::bitflags;
 use rustix::io::Errno;
 use verbs::mr::Memory;
 
-use super::{Phase, Socket, os_error};
+use super::{Phase, Socket, as_of_tcp, os_error};
 use crate::{
     connection::Connection, datagram::RecvMeta, mapped::MappedBuffer, names::unmapped,
     stream::Stream, waiting::WaitMode,
@@ -158,9 +159,34 @@ impl Socket {
     }
 
     fn recv_stream(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
-        let received = self.recv_bytes(bufs, flags);
+        let received = match self.recv_bytes(bufs, flags) {
+            // The failure has been reported: the end of the stream.
+            Err(err) if self.was_reported(&err) => Ok(0),
+            received => received,
+        };
         self.reflect(false);
         received
+    }
+
+    /// Whether the error of a call is the failure of the connection, and an earlier call has reported the failure. Otherwise, this
+    /// call reports it.
+    fn was_reported(&self, error: &io::Error) -> bool {
+        if let io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted = error.kind() {
+            return false;
+        }
+        let mut state = self.lock();
+        let Phase::Connected(stream) = &state.phase else {
+            return false;
+        };
+        if stream.take_error().is_none() {
+            return false;
+        }
+        let was_reported = mem::replace(&mut state.reported_failure, true);
+        drop(state);
+        if !was_reported {
+            self.clear_mirror_error();
+        }
+        was_reported
     }
 
     fn recv_bytes(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
@@ -251,7 +277,11 @@ impl Socket {
         let stream = self.connected(options.dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
         let mode = self.wait_mode(options.dont_wait, timeout);
-        let sent = stream.connection().send(bufs, mode);
+        let sent = match stream.connection().send(bufs, mode) {
+            Err(err) if self.was_reported(&err) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(err) => Err(as_of_tcp(&stream, err)),
+            sent => sent,
+        };
         let total = bufs.iter().map(|buf| buf.len()).sum();
         self.sent(sent, total)
     }
@@ -280,7 +310,8 @@ impl Socket {
     ///   of the attempt, unless [`take_error`](Self::take_error) has.
     /// - `WouldBlock`: no data, and the call may not wait or the [timeout](Self::set_read_timeout) has elapsed.
     /// - `Interrupted`: a signal interrupted the call.
-    /// - `ConnectionReset`, `InvalidData`: the connection has failed.
+    /// - `ConnectionReset`, `InvalidData`: the connection has failed. Reported once, by this call, [`send`](Self::send) or
+    ///   [`take_error`](Self::take_error), as on Linux; 0 bytes are received later.
     /// - `InvalidInput`: a datagram socket without an address, without a peer and without an earlier send.
     /// - `ConnectionRefused`: the connected peer has no datagram socket at its address.
     pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<RecvMeta> {
@@ -309,7 +340,7 @@ impl Socket {
     ///
     /// # Errors
     /// - `NotConnected`: a stream socket is not connected; see [`recv_msg`](Self::recv_msg) about failed attempts.
-    /// - `ConnectionReset`: the connection has ended.
+    /// - `ConnectionReset`: the connection has ended. Reported once; see [`recv_msg`](Self::recv_msg).
     /// - `EISCONN`: an address was passed for a stream.
     /// - `EDESTADDRREQ`: no address was passed, and the socket is not connected.
     /// - `EMSGSIZE`: the datagram is too long; see [`datagram`](Self::datagram).

@@ -151,6 +151,21 @@ fn watch(poller: &InternalFd, fd: impl AsFd) -> io::Result<()> {
     Ok(epoll::add(poller, fd, data, epoll::EventFlags::IN)?)
 }
 
+/// The failure of a connection, as TCP reports it.
+fn failure_of(stream: &Stream) -> Option<io::Error> {
+    Some(as_of_tcp(stream, stream.take_error()?))
+}
+
+/// A reset after the peer's end of sending is a broken pipe: all bytes of the peer have arrived.
+fn as_of_tcp(stream: &Stream, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset if stream.connection().has_peer_ended() => {
+            io::ErrorKind::BrokenPipe.into()
+        }
+        _ => error,
+    }
+}
+
 fn os_error(errno: Errno) -> io::Error {
     io::Error::from(errno)
 }
@@ -498,13 +513,14 @@ impl Socket {
         Some(SocketStats::Stream(self.stream()?.stats()))
     }
 
-    /// Shuts down one direction or both; see [`Stream::shutdown`]. A shutdown of reading stops a listener. No
-    /// other effect without a connection.
+    /// Shuts down one direction or both; see [`Stream::shutdown`]. A shutdown of reading stops a listener, and any shutdown
+    /// ends an attempt to connect.
     ///
     /// On a datagram socket, the peer is not notified. Received datagrams can still be read.
     ///
     /// # Errors
-    /// The device has failed.
+    /// - `NotConnected`: the stream socket is not connected, or both sides have ended sending.
+    /// - The device has failed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if let Some(datagram) = self.datagram_socket() {
             return datagram.shut_down(match how {
@@ -513,12 +529,28 @@ impl Socket {
                 Shutdown::Both => Direction::Both,
             });
         }
-        if how != Shutdown::Write {
-            self.end_listening();
-        }
-        let Some(stream) = self.stream() else {
-            return Ok(());
+        let mut state = self.lock();
+        state.unreported_success = false;
+        let stream = match &state.phase {
+            Phase::Listening(_) => {
+                drop(state);
+                if how != Shutdown::Write {
+                    self.end_listening();
+                }
+                return Ok(());
+            }
+            Phase::Connecting(connecting) => {
+                connecting.cancel();
+                let before = state.fail(&io::ErrorKind::ConnectionReset.into());
+                drop(state);
+                drop(before);
+                self.reflect(true);
+                return Ok(());
+            }
+            Phase::Connected(stream) if !stream.connection().is_closed() => Arc::clone(stream),
+            _ => return Err(io::ErrorKind::NotConnected.into()),
         };
+        drop(state);
         let ended = stream.shutdown(how);
         self.reflect(false);
         ended
@@ -592,7 +624,7 @@ impl Socket {
     /// Returns the address of the peer.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no peer, or its connection has failed.
+    /// - `NotConnected`: the socket has no peer, its connection has failed, or both sides have ended sending.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         if let Some(datagram) = self.datagram_socket() {
             let peer = datagram.peer_addr();
@@ -600,7 +632,7 @@ impl Socket {
         }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
-        if stream.take_error().is_some() {
+        if stream.connection().is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
         }
         Ok(self.name_of(stream.connection().peer_addr()))

@@ -10,7 +10,7 @@ use std::{
 use cm::PathRecord;
 use rustix::io::Errno;
 
-use super::{Family, Phase, Socket, SocketState, os_error};
+use super::{Family, Phase, Socket, SocketState, failure_of, os_error};
 use crate::{
     errno::errno,
     options::Options,
@@ -463,6 +463,11 @@ impl Socket {
         datagram.duplicate_udp()
     }
 
+    /// Whether an attempt to [connect](Self::connect) has failed, after which the socket can only be closed.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.lock().phase, Phase::Failed)
+    }
+
     /// Whether the socket has been [closed](Self::close).
     pub fn is_closed(&self) -> bool {
         matches!(self.lock_raw().phase, Phase::Closed)
@@ -476,7 +481,7 @@ impl Socket {
         }
         let mut state = self.lock();
         let failed = match &state.phase {
-            Phase::Connected(stream) => stream.take_error().map(|err| errno(&err)),
+            Phase::Connected(stream) => failure_of(stream).map(|err| errno(&err)),
             _ => None,
         };
         // The failure of a connection is reported once.

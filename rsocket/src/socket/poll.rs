@@ -378,7 +378,14 @@ impl Socket {
 
     fn events_now(&self, requested: PollEvents) -> PollEvents {
         let readiness = match self.event_source() {
-            source::SocketSource::Stream(connection) => connection.shared().readiness_now(),
+            source::SocketSource::Stream(connection) => {
+                let was_reported = self.lock_raw().reported_failure;
+                let readiness = connection.shared().readiness_now();
+                readiness.map(|readiness| Readiness {
+                    failed: readiness.failed && !was_reported,
+                    ..readiness
+                })
+            }
             source::SocketSource::Datagram(datagram) => datagram.shared().readiness_now(),
             source::SocketSource::Listening(listener) => Ok(Readiness {
                 readable: listener.is_ready(),
@@ -386,15 +393,13 @@ impl Socket {
             }),
             source::SocketSource::Failed | source::SocketSource::Replaced { .. } => Ok(FAILED),
             // As on Linux.
-            source::SocketSource::Ended => Ok(Readiness {
+            source::SocketSource::Ended | source::SocketSource::Quiet => Ok(Readiness {
                 writable: true,
                 hung_up: true,
                 ..Readiness::default()
             }),
             source::SocketSource::Closed => return PollEvents::NVAL,
-            source::SocketSource::Quiet | source::SocketSource::Connecting(_) => {
-                Ok(Readiness::default())
-            }
+            source::SocketSource::Connecting(_) => Ok(Readiness::default()),
         };
         of_readiness(readiness.unwrap_or(FAILED), requested)
     }

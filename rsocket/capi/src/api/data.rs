@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use interpose::{load, store};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use rsocket::{RecvFlags, RecvMeta, SendOptions};
+use rsocket::{RecvFlags, RecvMeta, SendOptions, Socket};
 
 use super::memory::{
     address, bytes, bytes_mut, gather, scatter, total_len, vector_count, write_address,
@@ -49,6 +49,9 @@ fn count(len: usize) -> io::Result<ssize_t> {
 
 fn recv_msg(fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<RecvMeta> {
     let opened = table::socket(fd)?;
+    if flags & libc::MSG_OOB != 0 && opened.socket.is_listening() {
+        return Err(os(libc::ENOTCONN));
+    }
     opened.socket.recv_msg(buffers, recv_flags(flags)?)
 }
 
@@ -87,7 +90,16 @@ fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<s
 
 fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> {
     let opened = table::socket(fd)?;
-    count(opened.socket.send_msg(pieces, &send_options(flags))?)
+    let sent = opened.socket.send_msg(pieces, &send_options(flags));
+    count(sent.map_err(|err| unconnected(&opened.socket, err))?)
+}
+
+/// Converts the error of a send on a stream that is not connected to that of TCP: `EPIPE`.
+fn unconnected(socket: &Socket, err: io::Error) -> io::Error {
+    match err.kind() {
+        io::ErrorKind::NotConnected if !socket.is_datagram() => os(libc::EPIPE),
+        _ => err,
+    }
 }
 
 /// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end. `MSG_TRUNC` discards the bytes of a stream without access
@@ -221,7 +233,8 @@ pub unsafe extern "C-unwind" fn rsendto(
     run(|| {
         let opened = table::socket(fd)?;
         if !opened.socket.is_datagram() {
-            opened.socket.peer_addr()?;
+            let peer = opened.socket.peer_addr();
+            peer.map_err(|err| unconnected(&opened.socket, err))?;
             return Err(os(libc::EISCONN));
         }
         // SAFETY: as the caller promises.

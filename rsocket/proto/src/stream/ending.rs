@@ -49,6 +49,10 @@ pub(super) struct Ending {
     pending_control: Option<Control>,
     /// The peer has disconnected.
     peer_disconnected: bool,
+    /// The peer's message that ends its direction has arrived.
+    peer_ended: bool,
+    /// Sending has been shut down by this side.
+    shut_to_writing: bool,
 }
 
 impl Default for Ending {
@@ -60,6 +64,8 @@ impl Default for Ending {
             shut_to_reading: false,
             pending_control: None,
             peer_disconnected: false,
+            peer_ended: false,
+            shut_to_writing: false,
         }
     }
 }
@@ -94,6 +100,17 @@ impl Ending {
         self.peer_disconnected
     }
 
+    /// Whether each side has ended sending, or the stream has failed: TCP's state CLOSED.
+    pub(super) fn is_closed(&self) -> bool {
+        let has_failed = matches!(self.phase, EndingPhase::Failed(_));
+        has_failed || self.has_peer_ended() && self.shut_to_writing
+    }
+
+    /// Whether the peer has ended sending, so that all of its bytes have arrived.
+    pub(super) fn has_peer_ended(&self) -> bool {
+        self.peer_ended
+    }
+
     fn end(&mut self, phase: EndingPhase) {
         // Only the first end is recorded.
         if self.phase == EndingPhase::Connected {
@@ -122,6 +139,7 @@ impl Ending {
 
     /// Handles a control message of the peer.
     pub(super) fn handle_control(&mut self, control: Control) {
+        self.peer_ended |= matches!(control, Control::Disconnect | Control::Shutdown);
         match control {
             Control::Disconnect => {
                 self.peer_disconnected = true;
@@ -141,6 +159,7 @@ impl Ending {
     }
 
     pub(super) fn shut_down(&mut self, direction: Direction) {
+        self.shut_to_writing |= direction != Direction::Read;
         if self.phase != EndingPhase::Connected {
             return;
         }
@@ -230,6 +249,26 @@ mod tests {
         assert!(!ending.peer_disconnected());
         ending.handle_control(Control::Disconnect);
         assert!(ending.peer_disconnected());
+    }
+
+    #[test]
+    fn stream_is_closed_after_the_end_of_both_sides() {
+        for control in [Control::Shutdown, Control::Disconnect] {
+            let mut ending = Ending::default();
+            ending.handle_control(control);
+            assert!(!ending.is_closed());
+            ending.shut_down(Direction::Read);
+            assert!(!ending.is_closed());
+            ending.shut_down(Direction::Write);
+            assert!(ending.is_closed());
+            let (mut ending, _) = shut(&[Direction::Both]);
+            assert!(!ending.is_closed());
+            ending.handle_control(control);
+            assert!(ending.is_closed());
+        }
+        let mut ending = Ending::default();
+        ending.fail(Failure::Send);
+        assert!(ending.is_closed());
     }
 
     #[test]

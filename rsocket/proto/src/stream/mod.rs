@@ -295,6 +295,16 @@ impl Stream {
         }
     }
 
+    /// Whether each side has ended sending, or the stream has failed: TCP's state CLOSED.
+    pub fn is_closed(&self) -> bool {
+        self.ending.is_closed()
+    }
+
+    /// Whether the peer has ended sending, so that all of its bytes have arrived. A later failure affects only the other direction.
+    pub fn has_peer_ended(&self) -> bool {
+        self.ending.has_peer_ended()
+    }
+
     /// Whether the peer may still send data.
     pub fn is_readable(&self) -> bool {
         self.ending.is_readable()
