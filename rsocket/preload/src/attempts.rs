@@ -1,6 +1,7 @@
-//! Nonblocking attempts that TCP takes over.
+//! Attempts that TCP takes over.
 //!
-//! The failure of an RDMA attempt in the background is kept from the program. A thread of this library connects a TCP socket
+//! Only a connected TCP socket replaces the rsocket: after a failure of both, the program's next attempt begins with RDMA again.
+//! A blocking call connects by TCP itself. The failure of an RDMA attempt in the background is kept from the program. A thread of this library connects a TCP socket
 //! without a number that the program knows. Once it is connected, the program's descriptor is writable, and the next call replaces the
 //! rsocket: only calls of the program change its descriptors. `CALLS.md` has the states.
 
@@ -20,6 +21,7 @@ use std::{
 };
 
 use interpose::os;
+use rsocket::{PollEntry, PollEvents};
 use rsocket_capi as capi;
 use rustix::{
     event::{EventfdFlags, epoll, eventfd},
@@ -33,7 +35,8 @@ use crate::{
     files::borrow,
     fork::Dup,
     log,
-    sockets::{Name, real_bind, real_stream, replace_all},
+    replacement::replace_all,
+    sockets::{Name, real_bind, real_stream},
     table::Rsocket,
 };
 
@@ -138,8 +141,12 @@ fn set_flags(rsocket: &Rsocket, tcp: BorrowedFd<'_>) {
 ///
 /// # Errors
 /// With the error of `connect`, or without an error if there can be no such socket.
-fn connect_by_tcp(rsocket: &Rsocket, failed: &FailedAttempt) -> Result<Dup, Option<io::Error>> {
-    let fd = real_stream(failed.peer.family(), libc::SOCK_NONBLOCK);
+fn begin_by_tcp(
+    rsocket: &Rsocket,
+    peer: &Name,
+    bound: Option<&Name>,
+) -> Result<Dup, Option<io::Error>> {
+    let fd = real_stream(peer.family(), libc::SOCK_NONBLOCK);
     let Some(tcp) = borrow(fd) else {
         return Err(None);
     };
@@ -148,15 +155,39 @@ fn connect_by_tcp(rsocket: &Rsocket, failed: &FailedAttempt) -> Result<Dup, Opti
     let duplicate = duplicate.map_err(|_| None)?;
     let number = duplicate.get().map_err(|_| None)?.as_raw_fd();
     rsocket.options().set_on(number);
-    if let Some(bound) = &failed.bound
+    if let Some(bound) = bound
         && real_bind(number, bound.as_ptr(), bound.len()) != 0
     {
         return Err(None);
     }
-    match connect_to(number, &failed.peer) {
+    match connect_to(number, peer) {
         Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(Some(err)),
         _ => Ok(duplicate),
     }
+}
+
+/// Connects by TCP in a blocking call whose attempt by RDMA has failed for the reason `why`, and replaces the rsocket.
+///
+/// # Errors
+/// - `Interrupted`: a signal interrupted the wait. The attempt continues, of the TCP socket.
+/// - Of the attempt by TCP, or none if there can be no such socket. The descriptor stays an rsocket.
+pub(crate) fn connect_by_tcp(
+    rsocket: Arc<Rsocket>,
+    peer: &Name,
+    bound: Option<&Name>,
+    why: &str,
+) -> Result<(), Option<io::Error>> {
+    let tcp = begin_by_tcp(&rsocket, peer, bound)?;
+    let tcp = tcp.get().map_err(|_| None)?;
+    let waited = rsocket::poll(&mut [PollEntry::fd(tcp, PollEvents::OUT)], None);
+    if waited.is_ok()
+        && let Ok(Err(errno)) = sockopt::socket_error(tcp)
+    {
+        return Err(Some(os(errno.raw_os_error())));
+    }
+    set_flags(&rsocket, tcp);
+    replace_all(tcp.as_raw_fd(), rsocket, why);
+    waited.map(drop).map_err(Some)
 }
 
 impl Follower {
@@ -226,7 +257,7 @@ impl Follower {
         let Some(socket) = capi::socket_of(rsocket.fd()) else {
             return;
         };
-        let begun = connect_by_tcp(&rsocket, failed).and_then(|tcp| {
+        let begun = begin_by_tcp(&rsocket, &failed.peer, failed.bound.as_ref()).and_then(|tcp| {
             let mut substitute = rsocket.substitute().lock();
             let tcp = substitute.insert(tcp);
             let tcp = tcp.get().map_err(|_| None)?;

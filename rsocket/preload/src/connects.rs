@@ -1,6 +1,6 @@
 //! Connecting: by RDMA, and by TCP to a peer without an rsocket.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use interpose::{cross, last_errno, os, real};
 use libc::{c_int, sockaddr, socklen_t};
@@ -10,7 +10,8 @@ use crate::{
     address, attempts,
     datagrams::{NO_ROUTE, leads_elsewhere, turn_to_udp},
     fork, log, loopback,
-    sockets::{Name, failed, turn_to_tcp},
+    replacement::{renew, turn_to_tcp},
+    sockets::{Name, failed},
     table::{self, Rsocket, SOCKETS},
 };
 
@@ -32,6 +33,43 @@ pub(crate) fn connect_to(fd: c_int, peer: &Name) -> std::io::Result<()> {
     }
 }
 
+/// The rsocket for an attempt: a new one after a failed attempt, whose error has been reported.
+///
+/// # Errors
+/// The unreported error of the failed attempt, as with TCP.
+fn retried(rsocket: Arc<Rsocket>) -> std::io::Result<Arc<Rsocket>> {
+    let socket = capi::socket_of(rsocket.fd());
+    let Some(socket) = socket.filter(|socket| socket.has_failed()) else {
+        return Ok(rsocket);
+    };
+    if let Some(err) = socket.take_error() {
+        return Err(err);
+    }
+    renew(&rsocket, socket.is_nonblocking())
+}
+
+/// Connects by TCP in place of a blocking attempt that has failed with the error `why`.
+fn connect_by_tcp(rsocket: Arc<Rsocket>, peer: &Name, bound: Option<&Name>, why: &str) -> c_int {
+    let error = last_errno();
+    let socket = capi::socket_of(rsocket.fd());
+    match attempts::connect_by_tcp(rsocket, peer, bound, why) {
+        Ok(()) => 0,
+        Err(err) => {
+            // This call reports the failure.
+            drop(socket.and_then(|socket| socket.take_error()));
+            failed(&err.unwrap_or_else(|| os(error)))
+        }
+    }
+}
+
+/// Ends the connection or listener of an rsocket, as `connect` with `AF_UNSPEC` does: a reset for the peer. The descriptor becomes that
+/// of an unconnected rsocket.
+fn disconnect(rsocket: &Arc<Rsocket>, socket: &rsocket::Socket) -> c_int {
+    socket.set_linger(Some(Duration::ZERO));
+    let renewed = renew(rsocket, socket.is_nonblocking());
+    renewed.map_or_else(|err| failed(&err), |_| 0)
+}
+
 /// Connects an rsocket. Returns `None` if the socket fell back to TCP or UDP and is not connected yet.
 ///
 /// # Safety
@@ -45,10 +83,18 @@ unsafe fn connect_by_rdma(
     if capi::socket_of(rsocket.fd()).is_some_and(|socket| socket.is_listening()) {
         return Some(failed(&os(libc::EISCONN)));
     }
+    let rsocket = match retried(rsocket) {
+        Ok(rsocket) => rsocket,
+        Err(err) => return Some(failed(&err)),
+    };
     let before = Name::of(&rsocket).filter(Name::has_port);
+    if loopback::may_connect(&rsocket) {
+        rsocket.set_bound(before.clone());
+    }
     // SAFETY: as the caller promises.
-    if let Some(peer) = unsafe { Name::from_program(addr, len) } {
-        attempts::keep_failure(&rsocket, peer, before.clone());
+    let peer = unsafe { Name::from_program(addr, len) };
+    if let Some(peer) = &peer {
+        attempts::keep_failure(&rsocket, peer.clone(), before.clone());
     }
     // SAFETY: as the caller promises.
     let connected = unsafe { capi::connect_once(rsocket.fd(), addr, len) };
@@ -73,8 +119,14 @@ unsafe fn connect_by_rdma(
                 error,
                 libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
             ) || is_connected && error != libc::EAFNOSUPPORT;
-            let why = || os(error).to_string();
-            !stays && turn_to_tcp(fd, rsocket, before.as_ref(), &why()).is_ok()
+            if stays {
+                return Some(failed(&os(error)));
+            }
+            let why = os(error).to_string();
+            if let Some(peer) = peer {
+                return Some(connect_by_tcp(rsocket, &peer, before.as_ref(), &why));
+            }
+            turn_to_tcp(fd, rsocket, before.as_ref(), &why).is_ok()
         }
     };
     (!turned).then(|| failed(&os(error)))
@@ -88,14 +140,15 @@ unsafe fn rsocket_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     let rsocket = table::find(fd)?;
     if let Some(socket) = capi::socket_of(rsocket.fd())
         && !socket.is_datagram()
-        && loopback::may_connect(&rsocket)
     {
         // SAFETY: as the caller promises.
         match unsafe { address::is_peer(socket.family(), addr, len) } {
             Ok(true) => {}
             // There is no connection to end.
-            Ok(false) => return Some(0),
-            Err(err) => return Some(failed(&err)),
+            Ok(false) if loopback::may_connect(&rsocket) => return Some(0),
+            Ok(false) => return Some(disconnect(&rsocket, &socket)),
+            Err(err) if loopback::may_connect(&rsocket) => return Some(failed(&err)),
+            Err(_) => {}
         }
     }
     // SAFETY: as the caller promises.

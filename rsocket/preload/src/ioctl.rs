@@ -30,6 +30,7 @@ const NETWORK: RangeInclusive<c_ulong> = 0x890b..=0x89ff;
 /// Answers a request for a number.
 fn number(socket: &Socket, request: c_ulong) -> Option<usize> {
     match request {
+        SIOCATMARK => Some(0),
         _ if socket.is_listening() => None,
         // As for a TCP socket, nothing before the connection and after its end.
         libc::FIONREAD => Some(socket.unread().unwrap_or(0)),

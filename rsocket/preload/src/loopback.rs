@@ -13,11 +13,7 @@ use interpose::{load, os};
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use rsocket_capi as capi;
 
-use crate::{
-    datagrams::turn_to_udp,
-    sockets::{Name, turn_to_tcp},
-    table::Rsocket,
-};
+use crate::{datagrams::turn_to_udp, replacement::turn_to_tcp, sockets::Name, table::Rsocket};
 
 /// Reason of the fallback for the log.
 const WHY: &str = "a loopback address";

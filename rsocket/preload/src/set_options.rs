@@ -41,6 +41,18 @@ impl SetOptions {
         }
     }
 
+    /// Sets the options on another rsocket.
+    pub(crate) fn copy_to(&self, rsocket: &Rsocket) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for SetOption { level, name, value } in &*all {
+            let len = socklen_t::try_from(value.len()).unwrap_or(0);
+            let at = value.as_ptr().cast();
+            // SAFETY: `len` bytes of the value are readable. Accepted before.
+            unsafe { capi::rsetsockopt(rsocket.fd(), *level, *name, at, len) };
+            rsocket.options().record(*level, *name, value);
+        }
+    }
+
     /// Sets the options on a TCP socket. The kernel may refuse one that has no effect on an rsocket, such as an unknown
     /// `TCP_CONGESTION`.
     pub(crate) fn set_on(&self, tcp: c_int) {

@@ -23,10 +23,9 @@ use rustix::{
 use crate::{
     address,
     config::Rules,
-    epoll,
-    files::replace,
     fork::{self, Names},
     inherited, log, loopback, ports,
+    replacement::turn_to_tcp,
     table::{self, Rsocket, SOCKETS, with},
 };
 
@@ -150,7 +149,7 @@ pub(crate) fn take(listener: c_int) -> Option<c_int> {
 ///
 /// # Errors
 /// - `EMFILE`: too many open descriptors, or a number beyond the table.
-fn show(socket: &Socket, close_on_exec: bool) -> io::Result<OwnedFd> {
+pub(crate) fn show(socket: &Socket, close_on_exec: bool) -> io::Result<OwnedFd> {
     let shown = socket.mirror()?;
     if usize::try_from(shown.as_raw_fd()).is_ok_and(|fd| fd >= MAX_DESCRIPTORS) {
         return Err(os(libc::EMFILE));
@@ -228,6 +227,14 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 pub(crate) struct Name {
     storage: sockaddr_storage,
     len: socklen_t,
+}
+
+impl std::fmt::Debug for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Name")
+            .field("family", &self.family())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Name {
@@ -316,61 +323,6 @@ pub(crate) fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_i
     let real = real!(bind: unsafe extern "C-unwind" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: the address is the program's or a valid local one; the kernel checks it.
     unsafe { real(fd, addr, len) }
-}
-
-/// Replaces an rsocket with a TCP socket under all descriptors of the program, bound to `bind` if given.
-/// `why` is the reason for the log.
-///
-/// # Errors
-/// Of the TCP socket, such as `EADDRINUSE`; the descriptor stays an rsocket.
-pub(crate) fn turn_to_tcp(
-    fd: c_int,
-    rsocket: Arc<Rsocket>,
-    bind: Option<&Name>,
-    why: &str,
-) -> io::Result<()> {
-    let name = Name::of(&rsocket).ok_or_else(io::Error::last_os_error)?;
-    let flags = capi::rfcntl(rsocket.fd(), libc::F_GETFL, 0);
-    let nonblock = if flags & libc::O_NONBLOCK != 0 {
-        libc::SOCK_NONBLOCK
-    } else {
-        0
-    };
-    let tcp = real_stream(name.family(), nonblock);
-    if tcp < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    rsocket.options().set_on(tcp);
-    if let Some(name) = bind
-        && real_bind(tcp, name.as_ptr(), name.len()) != 0
-    {
-        let error = io::Error::last_os_error();
-        // SAFETY: a private descriptor, not used elsewhere.
-        unsafe { libc::close(tcp) };
-        return Err(error);
-    }
-    let replaced = replace_all(tcp, rsocket, why);
-    // SAFETY: a private descriptor, not used elsewhere.
-    unsafe { libc::close(tcp) };
-    match replaced.contains(&fd) {
-        true => Ok(()),
-        false => Err(os(libc::EBADF)),
-    }
-}
-
-/// Replaces an rsocket with a TCP socket under all descriptors of the program. Returns the replaced descriptors.
-pub(crate) fn replace_all(tcp: c_int, rsocket: Arc<Rsocket>, why: &str) -> Vec<c_int> {
-    let mut descriptors = SOCKETS.same(&rsocket);
-    let registrations = epoll::unregister_all(&descriptors);
-    drop(rsocket);
-    descriptors.retain(|&descriptor| {
-        log::write_line(|| format!("descriptor {descriptor}: TCP from now on: {why}"));
-        let replaced = replace(tcp, descriptor);
-        drop(SOCKETS.remove(descriptor));
-        replaced
-    });
-    epoll::register_again(&registrations);
-    descriptors
 }
 
 /// Binds an rsocket. Returns `None` for other descriptors, and for an rsocket that is a kernel socket now.
@@ -713,16 +665,4 @@ unsafe extern "C-unwind" fn getpeername(
     let got = unsafe { rsocket_name(fd, (addr, len), |names| names.peer, capi::rgetpeername) };
     // SAFETY: as the caller promises.
     got.unwrap_or_else(|| unsafe { real(fd, addr, len) })
-}
-
-interpose::messages! {
-    fork::may_be_own, fork::receiver, fork::sender, with:
-    recv => capi::rrecv;
-    recvfrom => capi::rrecvfrom;
-    recvmsg => capi::rrecvmsg;
-    read => capi::rread;
-    readv => capi::rreadv;
-    send => capi::rsend;
-    write => capi::rwrite;
-    writev => capi::rwritev;
 }

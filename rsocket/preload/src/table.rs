@@ -4,7 +4,7 @@
 
 use std::{
     process,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use interpose::{Table, set_errno};
@@ -16,6 +16,7 @@ use crate::{
     fork::{MovingStream, Names},
     log,
     set_options::SetOptions,
+    sockets::Name,
 };
 
 /// An rsocket, open until the last of the program's descriptors is closed.
@@ -31,6 +32,8 @@ pub(crate) struct Rsocket {
     tcp: OnceLock<Arc<MovingStream>>,
     /// The TCP socket that takes over.
     substitute: Substitute,
+    /// Local address before the last attempt to connect.
+    bound: Mutex<Option<Name>>,
     /// Error of all calls, 0 for an rsocket.
     refusal: c_int,
 }
@@ -63,6 +66,7 @@ impl Rsocket {
             names: OnceLock::new(),
             tcp: OnceLock::new(),
             substitute: Substitute::default(),
+            bound: Mutex::default(),
             refusal: errno,
         })
     }
@@ -91,6 +95,16 @@ impl Rsocket {
     /// Returns the TCP socket that takes over.
     pub(crate) fn substitute(&self) -> &Substitute {
         &self.substitute
+    }
+
+    /// Returns the local address before the last attempt to connect, if bound.
+    pub(crate) fn bound(&self) -> Option<Name> {
+        let bound = self.bound.lock();
+        bound.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_bound(&self, name: Option<Name>) {
+        *self.bound.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
     /// Returns the options set by the program.
@@ -138,6 +152,7 @@ pub(crate) fn adopt(fd: c_int) -> Arc<Rsocket> {
         names: OnceLock::new(),
         tcp: OnceLock::new(),
         substitute: Substitute::default(),
+        bound: Mutex::default(),
         refusal: 0,
     })
 }

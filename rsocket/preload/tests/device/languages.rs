@@ -25,6 +25,42 @@ fn python_sockets_behave_as_over_tcp() {
     assert_eq!(over_rdma, checks(Preload::Nothing));
 }
 
+/// The lines printed by a script over RDMA and over TCP. Each line is a call with its result.
+fn lines_of(script: &str, count: Option<u32>) -> [Vec<String>; 2] {
+    [Preload::Ours, Preload::Nothing].map(|preload| {
+        let mut program = python(script);
+        program.args(count.map(|count| count.to_string()));
+        let ran = preload.load(program).output().unwrap();
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{preload:?}: {errors}");
+        let lines = String::from_utf8_lossy(&ran.stdout);
+        lines.lines().map(str::to_owned).collect()
+    })
+}
+
+#[test]
+fn random_sequences_of_calls_have_the_results_of_tcp() {
+    const SEQUENCES: u32 = 60;
+    let before = packets();
+    let [over_rdma, over_tcp] = lines_of("sequences.py", Some(SEQUENCES));
+    assert!(packets() > before);
+    assert!(over_tcp.len() > 1000);
+    let differs = over_rdma
+        .iter()
+        .zip(&over_tcp)
+        .find(|(one, other)| one != other);
+    assert_eq!(differs, None);
+    assert_eq!(over_rdma.len(), over_tcp.len());
+}
+
+#[test]
+fn refused_attempt_is_repeated_by_rdma_on_the_same_socket() {
+    let before = packets();
+    let [over_rdma, over_tcp] = lines_of("retries.py", None);
+    assert!(packets() > before);
+    assert_eq!(over_rdma, over_tcp);
+}
+
 /// gccgo's runtime calls the C library; the runtime of Go's own compiler makes direct system calls.
 #[test]
 fn gccgo_program_runs_over_rdma() {
