@@ -17,6 +17,25 @@ use crate::{
     stream::Stream,
 };
 
+impl SocketState {
+    /// The result of another `connect` on a connected socket: the first one after an attempt in the background reports its end.
+    fn repeated_connect(&mut self) -> io::Result<()> {
+        let Phase::Connected(stream) = &self.phase else {
+            return Err(os_error(Errno::NOTCONN));
+        };
+        if !take(&mut self.unreported_success) {
+            return Err(os_error(Errno::ISCONN));
+        }
+        if !stream.connection().is_closed() {
+            return Ok(());
+        }
+        let failure = failure_of(stream);
+        let was_reported = mem::replace(&mut self.reported_failure, true);
+        let failure = failure.filter(|_| !was_reported);
+        Err(failure.unwrap_or_else(|| os_error(Errno::CONNABORTED)))
+    }
+}
+
 impl Socket {
     /// Applies the result of a finished connection attempt. Returns its error, if any.
     pub(super) fn advance(&self, state: &mut SocketState) -> Option<io::Error> {
@@ -92,18 +111,7 @@ impl Socket {
                 Phase::Connecting(_) | Phase::Replaced { .. } => {
                     return Err(os_error(Errno::ALREADY));
                 }
-                Phase::Connected(stream) => {
-                    let closed = stream.connection().is_closed().then(|| failure_of(stream));
-                    return match (take(&mut state.unreported_success), closed) {
-                        (false, _) => Err(os_error(Errno::ISCONN)),
-                        (true, None) => Ok(()),
-                        (true, Some(failure)) => {
-                            let was_reported = mem::replace(&mut state.reported_failure, true);
-                            let failure = failure.filter(|_| !was_reported);
-                            Err(failure.unwrap_or_else(|| os_error(Errno::CONNABORTED)))
-                        }
-                    };
-                }
+                Phase::Connected(_) => return state.repeated_connect(),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
                 Phase::Listening(_) | Phase::Datagram(_) => {
                     return Err(os_error(Errno::INVAL));

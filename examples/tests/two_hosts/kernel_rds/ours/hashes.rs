@@ -82,7 +82,7 @@ pub(super) fn run(local: SocketAddr, peer: SocketAddr, count: u32) -> Result<()>
     while socket.queued()?.0 > 0 && sent_at.elapsed() < GRACE {
         thread::sleep(Duration::from_millis(10));
     }
-    eprintln!(
+    println!(
         "{} bytes not acknowledged {:?} after the end; connections: {:?}",
         socket.queued()?.0,
         sent_at.elapsed(),
