@@ -6,27 +6,29 @@ use std::{
     process::{self, Command, Output},
 };
 
-/// Builds the program with debug information.
-fn build(folder: &Path) {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check/reuse.c");
+/// Builds a program with debug information.
+fn build(folder: &Path, name: &str) {
+    let source = format!("{}/tests/check/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut compiler = Command::new("cc");
     let compiler = compiler.args(["-g", "-O1", "-Wall", "-o"]);
-    let compiler = compiler
-        .arg(folder.join("reuse"))
-        .arg(source)
-        .arg("-libverbs");
+    let compiler = compiler.arg(folder.join(name)).arg(source).arg("-libverbs");
     assert!(compiler.status().unwrap().success());
 }
 
-/// Runs the program by `softnic check`, with options of the command and arguments of the program.
+/// Runs the program `reuse` by `softnic check`, with options of the command and arguments of the program.
 fn check(folder: &Path, host: u8, options: &[&str], args: &[&str]) -> Output {
+    check_program(&folder.join("reuse"), host, options, args)
+}
+
+/// Runs a program by `softnic check`.
+fn check_program(program: &Path, host: u8, options: &[&str], args: &[&str]) -> Output {
     let [.., run] = process::id().to_be_bytes();
     let addr = format!("127.{}.40.{host}", 64 | run & 0x3f);
     let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
     command
         .args(["check", "--seed", "7", "--addr", &addr])
         .args(options);
-    command.arg("--").arg(folder.join("reuse")).args(args);
+    command.arg("--").arg(program).args(args);
     command.output().unwrap()
 }
 
@@ -34,7 +36,7 @@ fn check(folder: &Path, host: u8, options: &[&str], args: &[&str]) -> Output {
 #[test]
 fn fault_of_a_program_in_c_is_reported_with_function_and_line() {
     let folder = tempfile::tempdir().unwrap();
-    build(folder.path());
+    build(folder.path(), "reuse");
     let faulty = check(folder.path(), 2, &[], &["early"]);
     let report = String::from_utf8_lossy(&faulty.stderr);
     for expected in [
@@ -64,10 +66,33 @@ fn fault_of_a_program_in_c_is_reported_with_function_and_line() {
 #[test]
 fn rules_of_an_adversary_are_an_option() {
     let folder = tempfile::tempdir().unwrap();
-    build(folder.path());
+    build(folder.path(), "reuse");
     let correct = check(folder.path(), 5, &["--adversary", "7"], &[]);
     assert_eq!(correct.status.code(), Some(0), "{correct:?}");
     let unknown = check(folder.path(), 6, &["--adversary", "7:kind"], &[]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("no rule is named `kind`"), "{errors}");
+}
+
+#[cfg_attr(without_programs, ignore = "needs rdma-core's headers and libraries")]
+#[test]
+fn child_that_uses_objects_of_its_parent_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    build(folder.path(), "fork");
+    let program = folder.path().join("fork");
+    let faulty = check_program(&program, 7, &[], &[]);
+    let report = String::from_utf8_lossy(&faulty.stderr);
+    for expected in [
+        "softnic: object of the parent used in a child",
+        "a child made by fork, uses an object of its parent",
+        "found in a call by main (",
+        "fork.c:31",
+        "rule: ibv_fork_init(3)",
+    ] {
+        assert!(report.contains(expected), "{expected}: {report}");
+    }
+    assert_eq!(faulty.stdout, b"99\n", "the exit status of the child");
+    let correct = check_program(&program, 8, &[], &["none"]);
+    assert_eq!(correct.stdout, b"0\n", "{correct:?}");
+    assert!(correct.stderr.is_empty(), "{correct:?}");
 }

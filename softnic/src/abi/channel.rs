@@ -19,6 +19,7 @@ use super::{
     null,
     object::{Object, zeroed},
 };
+use crate::check::Parent;
 
 /// A completion channel.
 #[repr(C)]
@@ -57,8 +58,19 @@ pub(super) unsafe extern "C" fn ibv_create_comp_channel(
 pub(super) unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -> c_int {
     // SAFETY: a live channel.
     let channel = unsafe { Channel::borrow(raw) };
-    if channel.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+    // SAFETY: set at the channel's creation, and not changed.
+    let ctx = unsafe { (*channel.raw.get()).context };
+    // SAFETY: the context of a live object is open.
+    let port = &unsafe { context::device(ctx) }.port;
+    let ret = match channel.users.load(Ordering::Acquire) {
+        0 => 0,
+        _ => libc::EBUSY,
+    };
+    let addr = raw.expose_provenance() as u64;
+    let parent = Parent::Other("a completion queue");
+    port.note_destruction(addr, ret, "ibv_destroy_comp_channel", parent);
+    if ret != 0 {
+        return ret;
     }
     // SAFETY: live until here; the caller gives the channel up.
     unsafe { Channel::free(raw) };

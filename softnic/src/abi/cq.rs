@@ -12,6 +12,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     acks::{self, Acks},
+    calls::{Calls, InCall},
     channel::Channel,
     context::{self, OpenDevice},
     cq_ex::Polled,
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     adversary::{Adversary, Rule},
+    check::{Parent, Used},
     engine::{Armed, Completion, CompletionOp, CqId, Engine, Moderation, QpNum},
     fabric::{ObjectCharge, Resource, locked},
     failure::Call,
@@ -46,6 +48,9 @@ pub(super) struct Cq {
     channel: *mut ffi::ibv_comp_channel,
     /// The poll in progress of an extended queue.
     pub(super) polled: Sequence<Polled>,
+    calls: Calls,
+    /// Whether the program has promised to use the queue from one thread at a time.
+    is_single_threaded: bool,
     charge: Mutex<ObjectCharge>,
 }
 
@@ -66,6 +71,7 @@ pub(super) struct CqRequest {
     pub(super) cq_context: *mut c_void,
     pub(super) channel: *mut ffi::ibv_comp_channel,
     pub(super) vector: c_int,
+    pub(super) is_single_threaded: bool,
 }
 
 /// Capacity of a queue for at least `cqe` completions, for the engine and for C: one less than a power of two, as on
@@ -95,6 +101,7 @@ pub(super) unsafe extern "C" fn ibv_create_cq(
         cq_context,
         channel,
         vector,
+        is_single_threaded: false,
     };
     // SAFETY: an open context, and a live channel.
     unsafe { create(ctx, request, |_| {}) }.cast()
@@ -140,6 +147,8 @@ pub(super) unsafe fn create(
         async_acks: Arc::clone(&async_acks),
         channel,
         polled: Sequence::default(),
+        calls: Calls::default(),
+        is_single_threaded: request.is_single_threaded,
         charge: Mutex::new(charge),
     };
     let raw = cq.into_raw();
@@ -163,6 +172,55 @@ pub(super) unsafe fn create(
 }
 
 impl Cq {
+    /// The queue, for checks.
+    fn used(&self) -> Used {
+        Used::Cq(self.device.port.index(), self.id)
+    }
+
+    /// Counts a call until the result is dropped, on a fabric with checks. Reports overlapping calls on a queue for one thread.
+    pub(super) fn enter(&self) -> InCall<'_> {
+        let port = &self.device.port;
+        let (in_call, others) = self.calls.enter(port);
+        let is_polled = || self.polled.owner().is_some() && !self.polled.is_of_this_thread();
+        if let Some(checker) = port.checker()
+            && self.is_single_threaded
+            && (others > 0 || is_polled())
+        {
+            checker.overlapping(
+                self.used(),
+                "is used by two threads at once, and was created with IBV_CREATE_CQ_ATTR_SINGLE_THREADED",
+            );
+        }
+        in_call
+    }
+
+    /// Ends a poll in progress of the same thread, which would block for ever, on a fabric with checks.
+    pub(super) fn leave_poll(&self) {
+        if let Some(checker) = self.device.port.checker()
+            && self.polled.is_of_this_thread()
+        {
+            checker.overlapping(
+                self.used(),
+                "is polled by ibv_start_poll before this thread has called ibv_end_poll: the call blocks for ever",
+            );
+            self.polled.end();
+        }
+    }
+
+    /// Reports a destruction during a call or a poll. Returns whether there is one.
+    fn is_destroyed_in_use(&self) -> bool {
+        let Some(checker) = self.device.port.checker() else {
+            return false;
+        };
+        let use_ = match self.polled.owner() {
+            Some(_) => "is destroyed between ibv_start_poll and ibv_end_poll",
+            None if self.calls.count() > 0 => "is destroyed during a call of another thread",
+            None => return false,
+        };
+        checker.overlapping(self.used(), use_);
+        true
+    }
+
     /// Takes the oldest completion.
     pub(super) fn poll_one(&self) -> Option<Polled> {
         let port = &self.device.port;
@@ -256,7 +314,10 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
     let port = &cq.device.port;
+    let addr = raw.expose_provenance() as u64;
+    let is_in_use = cq.is_destroyed_in_use();
     let ret = outcome(port.look(|nic| nic.engine.destroy_cq(cq.id)));
+    port.note_destruction(addr, ret, "ibv_destroy_cq", Parent::Cq(cq.id));
     if ret != 0 {
         return ret;
     }
@@ -282,8 +343,10 @@ pub(super) unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
         let channel = unsafe { Channel::borrow(cq.channel) };
         channel.users.fetch_sub(1, Ordering::AcqRel);
     }
-    // SAFETY: live until here; the caller gives the queue up.
-    unsafe { Cq::free(raw) };
+    if !is_in_use {
+        // SAFETY: live until here; the caller gives the queue up.
+        unsafe { Cq::free(raw) };
+    }
     0
 }
 
@@ -298,6 +361,7 @@ pub(super) fn forget_async(subject: &Subject) {
 pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ffi::ibv_cq, solicited: c_int) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
+    let _in_call = cq.enter();
     if let Err(errno) = cq.device.port.attempt(Call::ReqNotifyCq) {
         return errno;
     }
@@ -322,6 +386,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
     let port = &cq.device.port;
+    let _in_call = cq.enter();
     if let Err(errno) = port.attempt(Call::PollCq) {
         return -errno;
     }

@@ -67,6 +67,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         cq_context: attr.cq_context,
         channel: attr.channel,
         vector: c_int::try_from(attr.comp_vector).unwrap_or(c_int::MAX),
+        is_single_threaded: flags & single != 0,
     };
     // SAFETY: an open context, and a live channel.
     unsafe {
@@ -124,6 +125,8 @@ unsafe extern "C" fn start_poll(
     }
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw.cast()) };
+    let _in_call = cq.enter();
+    cq.leave_poll();
     if let Err(errno) = cq.device.port.attempt(Call::StartPoll) {
         return errno;
     }
@@ -139,6 +142,7 @@ unsafe extern "C" fn start_poll(
 unsafe extern "C" fn next_poll(raw: *mut ffi::ibv_cq_ex) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw.cast()) };
+    let _in_call = cq.enter();
     if let Err(errno) = cq.device.port.attempt(Call::NextPoll) {
         return errno;
     }

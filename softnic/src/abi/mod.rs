@@ -9,6 +9,7 @@
 mod acks;
 mod ah;
 mod attributes;
+mod calls;
 mod channel;
 mod cm;
 mod context;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     adversary::Rule,
+    check::Parent,
     engine::{Access, Region},
     fabric::{ObjectCharge, Resource, locked},
 };
@@ -179,6 +180,9 @@ pub(super) unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
         }
         Ok(())
     }));
+    let addr = raw.expose_provenance() as u64;
+    let parent = Parent::Other("a memory window");
+    port.note_destruction(addr, ret, "ibv_dereg_mr", parent);
     if ret == 0 {
         // SAFETY: live until here; the caller gives the region up.
         unsafe { Mr::free(raw) };

@@ -18,6 +18,7 @@ use super::{
     outcome,
 };
 use crate::{
+    check::Parent,
     engine::PdId,
     fabric::{Charge, Resource},
 };
@@ -73,10 +74,13 @@ pub(super) unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut
 pub(super) unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: a live domain.
     let pd = unsafe { Pd::borrow(raw) };
-    if pd.handles.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    let ret = outcome(pd.device.port.look(|nic| nic.engine.dealloc_pd(pd.id)));
+    let port = &pd.device.port;
+    let ret = match pd.handles.load(Ordering::Acquire) {
+        0 => outcome(port.look(|nic| nic.engine.dealloc_pd(pd.id))),
+        _ => libc::EBUSY,
+    };
+    let addr = raw.expose_provenance() as u64;
+    port.note_destruction(addr, ret, "ibv_dealloc_pd", Parent::Pd(pd.id));
     if ret == 0 {
         // SAFETY: live until here; the caller gives the domain up.
         unsafe { Pd::free(raw) };

@@ -284,6 +284,8 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
     let adversary = qp.device.port.adversary();
+    let _in_call = qp.calls.enter(&qp.device.port);
+    let _reported: bool = qp.is_called_within("ibv_post_send");
     let doorbell = qp.device.port.attempt(Call::Doorbell);
     let first = wr;
     while !wr.is_null() {
@@ -362,6 +364,7 @@ pub(super) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
+    let _in_call = qp.calls.enter(&qp.device.port);
     let first = wr;
     while !wr.is_null() {
         // SAFETY: a request of the caller's chain.

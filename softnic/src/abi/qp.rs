@@ -15,6 +15,7 @@ use ibverbs_sys as ffi;
 use super::{
     acks::{self, Acks},
     attributes::{attributes, raw_attributes, raw_state, state},
+    calls::Calls,
     context::OpenDevice,
     cq::{Cq, forget_async},
     errno, null,
@@ -30,6 +31,7 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
+    check::{Parent, Used},
     engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum, SendRequest, State},
     fabric::{ObjectCharge, Resource, locked},
 };
@@ -47,6 +49,7 @@ pub(super) struct Qp {
     is_extended: bool,
     /// Extended requests not posted yet.
     pub(super) building: Sequence<Vec<PostedSend>>,
+    pub(super) calls: Calls,
     /// Requests whose doorbell has failed: posted with the next one.
     unheard: Mutex<Vec<SendRequest>>,
     _charge: ObjectCharge,
@@ -86,6 +89,40 @@ impl Qp {
             // Not refused: a queue in the error state has capacity for all requests of `verbs`.
             let _: c_int = post_all(self, requests);
         }
+    }
+
+    /// The queue pair, for checks.
+    fn used(&self) -> Used {
+        Used::Qp(self.device.port.host_qp(self.num))
+    }
+
+    /// Reports a call within the critical region of extended requests of the same thread. Returns whether there is one.
+    pub(super) fn is_called_within(&self, call: &str) -> bool {
+        let Some(checker) = self.device.port.checker() else {
+            return false;
+        };
+        let is_within = self.building.is_of_this_thread();
+        if is_within {
+            let use_ = format!(
+                "is used by {call} before this thread has called ibv_wr_complete: the call may block for ever"
+            );
+            checker.overlapping(self.used(), &use_);
+        }
+        is_within
+    }
+
+    /// Reports a destruction during a call or a critical region. Returns whether there is one.
+    fn is_destroyed_in_use(&self) -> bool {
+        let Some(checker) = self.device.port.checker() else {
+            return false;
+        };
+        let use_ = match self.building.owner() {
+            Some(_) => "is destroyed between ibv_wr_start and ibv_wr_complete",
+            None if self.calls.count() > 0 => "is destroyed during a call of another thread",
+            None => return false,
+        };
+        checker.overlapping(self.used(), use_);
+        true
     }
 
     /// Whether each send request has a destination of its own (UD).
@@ -331,6 +368,7 @@ fn adopt(
         acks: Arc::clone(&acks),
         is_extended: operations.is_some(),
         building: Sequence::default(),
+        calls: Calls::default(),
         unheard: Mutex::default(),
         _charge: charge,
     };
@@ -352,6 +390,7 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     let attr = unsafe { &*attr };
     let mask = AttributeMask(mask.cast_unsigned());
     let port = &qp.device.port;
+    let _in_call = qp.calls.enter(port);
     let attributes = match attributes(port, attr, mask) {
         Ok(attributes) => attributes,
         Err(errno) => return errno,
@@ -414,6 +453,8 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw) };
     let port = &qp.device.port;
+    let addr = raw.expose_provenance() as u64;
+    let is_in_use = qp.is_destroyed_in_use();
     // The fabric is locked during the call, so no access to the memory of requests is in progress afterwards.
     let ret = outcome(port.look(|nic| {
         nic.engine.destroy_qp(qp.num)?;
@@ -424,10 +465,11 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
         }
         Ok(())
     }));
+    let parent = Parent::Other("a multicast group");
+    port.note_destruction(addr, ret, "ibv_destroy_qp", parent);
     if ret != 0 {
         return ret;
     }
-    let addr = raw.expose_provenance() as u64;
     let subject = port.notifier().subjects().remove_qp(qp.num, addr);
     if let Some(subject) = subject {
         forget_async(&subject);
@@ -435,8 +477,10 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
             return 0;
         }
     }
-    // SAFETY: live until here; the caller gives the queue pair up.
-    unsafe { Qp::free(raw) };
+    if !is_in_use {
+        // SAFETY: live until here; the caller gives the queue pair up.
+        unsafe { Qp::free(raw) };
+    }
     0
 }
 

@@ -168,6 +168,9 @@ pub(super) fn fill(table: &mut Table, operations: u64) {
 unsafe extern "C" fn start(raw: *mut ffi::ibv_qp_ex) {
     // SAFETY: a live queue pair.
     let qp = unsafe { Qp::borrow(raw.cast()) };
+    if qp.is_called_within("ibv_wr_start") {
+        qp.building.end();
+    }
     qp.building.begin(Vec::new());
 }
 

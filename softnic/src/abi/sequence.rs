@@ -1,11 +1,15 @@
 //! Sequences of calls by one thread at a time: polling an extended completion queue, building extended requests.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
+};
 
 /// State of a sequence of calls, from the first call to the last.
 #[derive(Debug)]
 pub(super) struct Sequence<T> {
-    state: Mutex<Option<T>>,
+    /// The thread that has begun the sequence, and the state.
+    state: Mutex<Option<(ThreadId, T)>>,
     ended: Condvar,
 }
 
@@ -19,7 +23,7 @@ impl<T> Default for Sequence<T> {
 }
 
 impl<T> Sequence<T> {
-    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(ThreadId, T)>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,19 +36,29 @@ impl<T> Sequence<T> {
                 .wait(current)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        *current = Some(state);
+        *current = Some((thread::current().id(), state));
+    }
+
+    /// The thread that has begun the sequence in progress.
+    pub(super) fn owner(&self) -> Option<ThreadId> {
+        self.lock().as_ref().map(|(owner, _)| *owner)
+    }
+
+    /// Whether this thread has begun the sequence in progress.
+    pub(super) fn is_of_this_thread(&self) -> bool {
+        self.owner() == Some(thread::current().id())
     }
 
     /// Calls `act` with the state; `None` outside of a sequence.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.lock().as_mut().map(act)
+        self.lock().as_mut().map(|(_, state)| act(state))
     }
 
     /// Ends the sequence, and returns the state; `None` outside of a sequence.
     pub(super) fn end(&self) -> Option<T> {
         let ended = self.lock().take();
         self.ended.notify_one();
-        ended
+        ended.map(|(_, state)| state)
     }
 }
 
@@ -57,7 +71,7 @@ mod tests {
         let sequence = Sequence::default();
         assert_eq!(sequence.with(|_: &mut u8| ()), None);
         sequence.begin(1);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let second = scope.spawn(|| {
                 sequence.begin(3);
                 sequence.with(|state| *state)

@@ -22,7 +22,7 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
-    check::CallSite,
+    check::{CallSite, Parent},
     engine::SrqId,
     fabric::{ObjectCharge, Resource},
     failure::Call,
@@ -225,6 +225,8 @@ pub(super) unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int
     let srq = unsafe { Srq::borrow(raw) };
     let port = &srq.device.port;
     let ret = outcome(port.look(|nic| nic.engine.destroy_srq(srq.id)));
+    let addr = raw.expose_provenance() as u64;
+    port.note_destruction(addr, ret, "ibv_destroy_srq", Parent::Srq(srq.id));
     if ret != 0 {
         return ret;
     }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod call_site;
+mod lifetime;
 mod memory;
 mod objects;
 mod report;
@@ -20,6 +21,8 @@ use std::{
 };
 
 pub(crate) use call_site::CallSite;
+use lifetime::RefusedDestruction;
+pub(crate) use lifetime::{Parent, Used, is_reported_in_child};
 pub(crate) use memory::CheckedMemory;
 pub(crate) use objects::HostQp;
 use objects::{CompletionQueueInfo, Handle, QueuePairInfo, RegionInfo};
@@ -28,8 +31,8 @@ pub(crate) use requests::Outstanding;
 use requests::{Direction, Element, Queue, misplaced_flag};
 
 use crate::engine::{
-    self, Completion, CqId, HostRange, Path, Payload, QpKind, RecvRequest, SendRequest, Sge, SrqId,
-    Status,
+    self, Completion, CqId, HostRange, Path, Payload, PdId, QpKind, RecvRequest, SendRequest, Sge,
+    SrqId, Status,
 };
 
 /// Time until an object whose events are not acknowledged is reported: another thread may acknowledge them meanwhile.
@@ -56,6 +59,8 @@ struct ProgramState {
     regions: BTreeMap<(usize, u32), RegionInfo>,
     handles: BTreeMap<u64, Handle>,
     addrs: BTreeMap<IpAddr, usize>,
+    /// Refused destructions of objects, by the address of the object.
+    refused: BTreeMap<u64, RefusedDestruction>,
     /// Stacks of the reports made so far: a fault is reported once.
     reported: BTreeSet<(Check, CallSite, CallSite)>,
     /// Reports not delivered yet.
@@ -88,6 +93,17 @@ impl ProgramState {
         sentence: impl FnOnce() -> String,
     ) {
         let here = CallSite::here();
+        self.report_at(seed, check, (origin, &here), sentence);
+    }
+
+    /// Adds a report of a call at `here`, unless the fault has been reported.
+    fn report_at(
+        &mut self,
+        seed: u64,
+        check: Check,
+        (origin, here): (&CallSite, &CallSite),
+        sentence: impl FnOnce() -> String,
+    ) {
         let key = (check, origin.clone(), here.clone());
         if self.reported.contains(&key) {
             return;
@@ -150,11 +166,16 @@ impl Checker {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) += pending.len();
         for report in &pending {
-            match &self.on_report {
-                Some(on_report) => on_report(report),
-                #[expect(clippy::print_stderr, reason = "the receiver of reports")]
-                None => eprintln!("{report}"),
-            }
+            self.hand_over(report);
+        }
+    }
+
+    /// Calls the receiver of reports.
+    fn hand_over(&self, report: &CheckReport) {
+        match &self.on_report {
+            Some(on_report) => on_report(report),
+            #[expect(clippy::print_stderr, reason = "the receiver of reports")]
+            None => eprintln!("{report}"),
         }
     }
 
@@ -382,6 +403,10 @@ impl Checker {
             Status::RemoteAccess => state
                 .remote_fault(qp, request)
                 .map(|text| (Check::RemoteAccess, text)),
+            Status::RnrRetryExceeded => {
+                let text = state.empty_queue(qp, request);
+                Some((Check::NoReceive, text))
+            }
             _ => None,
         };
         if let Some((check, sentence)) = sentence {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    CallSite, Check, Checker, Completion, CqId, IpAddr, Outstanding, Path, ProgramState, QpKind,
-    QueueKey, Sge, SrqId, engine,
+    CallSite, Check, Checker, Completion, CqId, IpAddr, Outstanding, Path, PdId, ProgramState,
+    QpKind, QueueKey, Sge, SrqId, engine,
 };
 
 /// Number of regions from which on deregistered ones are removed.
@@ -21,6 +21,7 @@ pub(crate) struct HostQp {
 #[derive(Debug)]
 pub(super) struct QueuePairInfo {
     pub(super) kind: QpKind,
+    pub(super) pd: Option<PdId>,
     pub(super) send_cq: Option<CqId>,
     pub(super) recv_cq: Option<CqId>,
     pub(super) srq: Option<SrqId>,
@@ -99,7 +100,7 @@ impl RegionInfo {
     }
 
     /// The region in words.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let site = self
             .site
             .location()
@@ -285,6 +286,7 @@ impl Checker {
     pub(crate) fn created_qp(&self, qp: HostQp, init: &engine::QpInit) {
         let info = QueuePairInfo {
             kind: init.kind,
+            pd: init.pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,

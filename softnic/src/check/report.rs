@@ -75,6 +75,17 @@ checks! {
         or IBV_ACCESS_REMOTE_ATOMIC is set, then IBV_ACCESS_LOCAL_WRITE must be set too\"",
     /// The queue pairs of a connection have different packet sequence numbers, so that no packet is accepted.
     PsnMismatch "sq_psn unlike the peer's rq_psn" "ibv_modify_qp(3): sq_psn, rq_psn",
+    /// A message has failed since no receive was posted at the peer until all RNR retries were used.
+    NoReceive "no receive posted for a message" "ibv_modify_qp(3): rnr_retry, min_rnr_timer; ibv_post_recv(3)",
+    /// The destruction of an object has failed since other objects use it, and has not been repeated until the end.
+    DestroyedInUse "object destroyed before those that use it" "ibv_dealloc_pd(3), ibv_destroy_cq(3), ibv_destroy_srq(3), \
+        ibv_destroy_comp_channel(3), ibv_destroy_qp(3), ibv_dereg_mr(3): the call fails while other objects use the object",
+    /// An object is used by two threads at once, though made for one, by a call within a critical region of the same thread,
+    /// or by a call during its destruction.
+    OverlappingUse "overlapping use of an object" "ibv_create_cq_ex(3): IBV_CREATE_CQ_ATTR_SINGLE_THREADED; ibv_wr_post(3): \
+        CONCURRENCY; ibv_destroy_qp(3), ibv_destroy_cq(3)",
+    /// A child made by `fork` uses an object that its parent has opened or created.
+    UsedAfterFork "object of the parent used in a child" "ibv_fork_init(3): a device is of the process that has opened it",
 }
 
 /// A place in the program: a function, with file and line where there is debug information.

@@ -3,7 +3,7 @@
 use std::{env, ffi::c_int, io, net::IpAddr, process, sync::OnceLock};
 
 use super::{ADVERSARY, Fabric, Host, Port};
-use crate::{abi, adversary::AdversaryOptions, wire::PORT};
+use crate::{abi, adversary::AdversaryOptions, check::is_reported_in_child, wire::PORT};
 
 /// Address of the host, over UDP.
 const ADDR: &str = "SOFTNIC_ADDR";
@@ -64,11 +64,14 @@ static FIRST: OnceLock<OfProcess> = OnceLock::new();
 /// The exit status of this process, if the checker has reports.
 fn status_with_reports() -> Option<c_int> {
     let mut of = FIRST.get()?;
+    let status = exit_status(&env::var(EXIT_STATUS).ok()?).ok()?;
+    if is_reported_in_child() {
+        return Some(status);
+    }
     while of.pid != process::id() {
         of = of.child.get()?;
     }
     let (fabric, _) = of.created.as_ref()?;
-    let status = exit_status(&env::var(EXIT_STATUS).ok()?).ok()?;
     (fabric.report_count() > 0).then_some(status)
 }
 

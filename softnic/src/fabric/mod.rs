@@ -175,10 +175,11 @@ impl Fabric {
         self
     }
 
-    /// Number of reports written to standard error.
+    /// Number of reports written to standard error, at the end of the fabric or of the process.
     pub(crate) fn report_count(&self) -> usize {
         let checker = self.shared.lock().checker().cloned();
         checker.map_or(0, |checker| {
+            checker.finish();
             checker.deliver();
             checker.unhandled_count()
         })

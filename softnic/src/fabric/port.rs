@@ -17,7 +17,7 @@ use super::{
 use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     adversary::Adversary,
-    check::{Checker, HostQp},
+    check::{Checker, HostQp, Parent},
     cm::{Manager, Reach},
     engine::{Engine, Memory, QpNum},
     failure::{Call, Failing, Failures, Holding, When},
@@ -297,6 +297,18 @@ impl Port {
         self.checker.as_deref()
     }
 
+    /// Notes the result of a destruction, for checks: 0 or an errno.
+    pub(crate) fn note_destruction(&self, object: u64, errno: i32, call: &str, parent: Parent) {
+        let Some(checker) = &self.checker else {
+            return;
+        };
+        match errno {
+            0 => checker.destroyed(object),
+            libc::EBUSY => checker.refused_destruction(self.index, object, call, parent),
+            _ => {}
+        }
+    }
+
     /// A queue pair of the host, for checks.
     pub(crate) fn host_qp(&self, qp: QpNum) -> HostQp {
         HostQp {
@@ -337,8 +349,18 @@ impl Port {
         &self.notifier
     }
 
+    /// Reports a call in a child made by `fork`.
+    fn check_process(&self) {
+        if let Some(checker) = &self.checker
+            && self.shared.process != process::id()
+        {
+            checker.used_in_child();
+        }
+    }
+
     /// Calls the device with the time of the fabric, and moves the resulting frames unless the fabric is manual.
     pub(crate) fn call<T>(&self, act: impl FnOnce(Device<'_>, Duration) -> T) -> T {
+        self.check_process();
         let mut network = self.shared.lock();
         let now = self.shared.now(&network);
         let before = network.next_deadline();
@@ -355,6 +377,7 @@ impl Port {
 
     /// Calls the device without moving frames.
     pub(crate) fn look<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
+        self.check_process();
         let result = act(device(&mut self.shared.lock(), self.index));
         self.deliver_reports();
         result

@@ -14,7 +14,7 @@ use crate::raw::{
 };
 
 /// Runs a program on a fabric with checks, and returns the reports.
-fn reports(fabric: Fabric, program: impl FnOnce(Fabric)) -> Vec<CheckReport> {
+pub(crate) fn reports(fabric: Fabric, program: impl FnOnce(Fabric)) -> Vec<CheckReport> {
     let reports = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&reports);
     program(fabric.on_report(move |report| sink.lock().unwrap().push(report.clone())));
@@ -24,7 +24,7 @@ fn reports(fabric: Fabric, program: impl FnOnce(Fabric)) -> Vec<CheckReport> {
 
 /// Asserts that the faulty program has one report, with the words, and names a function of this file; and that the correct
 /// program has none.
-fn found(check: Check, words: &[&str], program: impl Fn(Fabric, bool)) {
+pub(crate) fn found(check: Check, words: &[&str], program: impl Fn(Fabric, bool)) {
     found_on(|| Fabric::seeded(7), check, words, program);
 }
 

@@ -213,6 +213,11 @@ impl End {
 
     /// Brings the queue pair from INIT to RTS, with packet sequence numbers.
     pub(crate) fn bring_up_from(&self, peer: &Self, rq_psn: u32, sq_psn: u32) {
+        self.bring_up_with(peer, (rq_psn, sq_psn), 7);
+    }
+
+    /// Brings the queue pair from INIT to RTS, with packet sequence numbers and a number of RNR retries.
+    pub(crate) fn bring_up_with(&self, peer: &Self, (rq_psn, sq_psn): (u32, u32), rnr_retry: u8) {
         use ffi::ibv_qp_attr_mask as mask;
         let is_ud = c!((*self.qp).qp_type) == ffi::ibv_qp_type::IBV_QPT_UD;
         let mut attr = ffi::ibv_qp_attr::zeroed();
@@ -235,7 +240,7 @@ impl End {
         attr.max_rd_atomic = 16;
         attr.timeout = 10;
         attr.retry_cnt = 7;
-        attr.rnr_retry = 7;
+        attr.rnr_retry = rnr_retry;
         let connected = mask::IBV_QP_MAX_QP_RD_ATOMIC
             | mask::IBV_QP_TIMEOUT
             | mask::IBV_QP_RETRY_CNT
