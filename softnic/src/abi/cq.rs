@@ -32,6 +32,10 @@ use crate::{
     failure::Call,
 };
 
+/// One failed poll in this number of polls with completions, by an adversary, and the result.
+const POLL_ERRORS: u64 = 16;
+const POLL_ERROR: c_int = -2;
+
 /// Bytes of a completion in locked memory.
 const COMPLETION_BYTES: u64 = 64;
 
@@ -226,7 +230,7 @@ impl Cq {
         let port = &self.device.port;
         let poll = || {
             port.look(|nic| {
-                let completion = nic.engine.poll_cq(self.id)?;
+                let completion = nic.engine.poll_cq_into(self.id, nic.memory)?;
                 if let Some(checker) = port.checker() {
                     checker.polled(port.index(), &completion);
                 }
@@ -394,7 +398,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     let mut poll = || {
         port.look(|nic| {
             while count < max_entries
-                && let Some(completion) = nic.engine.poll_cq(cq.id)
+                && let Some(completion) = nic.engine.poll_cq_into(cq.id, nic.memory)
             {
                 if let Some(checker) = port.checker() {
                     checker.polled(port.index(), &completion);
@@ -413,6 +417,10 @@ pub(super) unsafe extern "C" fn poll_cq(
         // Expired timers and arrived frames may complete requests.
         port.advance();
         poll();
+    }
+    if count > 0 && port.adversary().choose(Rule::PollError, POLL_ERRORS) == 1 {
+        // The completions are lost, as with mlx5's provider.
+        return POLL_ERROR;
     }
     count
 }

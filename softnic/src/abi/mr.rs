@@ -37,7 +37,7 @@ unsafe impl Object for Mr {
 }
 
 /// Rights known to the engine; other rights are refused unless in the optional range.
-const KNOWN: u32 = Access::ALL.0 | Access::SHARED_WITH_PROGRAM.0;
+const KNOWN: u32 = Access::ALL.0 | Access::SHARED_WITH_PROGRAM.0 | Access::RELAXED_ORDERING.0;
 
 /// Size of a page of the emulated host in bytes.
 const PAGE_SIZE: u64 = 4096;
@@ -166,6 +166,7 @@ pub(super) unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
     // The fabric is locked during the call, so no access to the memory is in progress afterwards.
     let port = &mr.device.port;
     let ret = outcome(port.look(|nic| {
+        nic.engine.settle(nic.memory);
         nic.engine.deregister(mr.key)?;
         if let Some(checker) = port.checker() {
             if let Some((qp, is_receive, wr_id)) = nic.engine.request_with_key(mr.key) {

@@ -457,6 +457,7 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
     let is_in_use = qp.is_destroyed_in_use();
     // The fabric is locked during the call, so no access to the memory of requests is in progress afterwards.
     let ret = outcome(port.look(|nic| {
+        nic.engine.settle(nic.memory);
         nic.engine.destroy_qp(qp.num)?;
         if let Some(checker) = port.checker()
             && nic.engine.qp_kind(qp.num).is_none()

@@ -11,6 +11,7 @@ use ibverbs_sys as ffi;
 
 use super::{functions::Kind, scripted::Properties, set_errno};
 use crate::{
+    adversary::Rule,
     engine::MAX_RD_ATOMIC,
     fabric::{Port, Resource},
 };
@@ -106,7 +107,10 @@ fn basic(port: &Port) -> ffi::ibv_device_attr {
     found.max_qp_rd_atom = MAX_RD_ATOMIC.into();
     found.max_res_rd_atom = MAX_OBJECTS;
     found.max_qp_init_rd_atom = MAX_RD_ATOMIC.into();
-    found.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    found.atomic_cap = match port.adversary().has(Rule::Torn) {
+        true => ffi::ibv_atomic_cap::IBV_ATOMIC_HCA,
+        false => ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB,
+    };
     found.max_mw = limit(Resource::MemoryWindows);
     found.max_mcast_grp = MAX_OBJECTS;
     found.max_mcast_qp_attach = MAX_OBJECTS;

@@ -94,6 +94,29 @@ rules! {
     Unfenced "unfenced" Error "ibv_post_send(3)",
     /// The memory of failed and flushed receives and reads has changed in part.
     Partial "partial" Error "ibv_post_recv(3)",
+    /// The bytes of an RDMA write come in two steps, the end first, until the acknowledgement. `ibv_query_qp_data_in_order`
+    /// answers 0.
+    Placement "placement" Assumption "ibv_query_qp_data_in_order(3)",
+    /// A write to a region with `IBV_ACCESS_RELAXED_ORDERING` comes after a later one, never after a send, an atomic or a
+    /// completion.
+    Relaxed "relaxed" Error "ibv_reg_mr(3): IBV_ACCESS_RELAXED_ORDERING",
+    /// Received bytes and results of reads and atomics, up to 64 bytes, come with the poll of their completion, as with
+    /// mlx5's provider.
+    PollWrites "poll-writes" Error "ibv_post_recv(3), ibv_post_send(3)",
+    /// The processor of the peer sees the bytes of a write after its completion here.
+    NotVisible "not-visible" Assumption "InfiniBand Architecture Specification, volume 1, 9.5",
+    /// The device reports `IBV_ATOMIC_HCA`: its atomics are not atomic with the processor's, and short writes come in two
+    /// steps.
+    Torn "torn" Error "ibv_query_device(3): atomic_cap",
+    /// The requests of a failed queue pair are flushed some time after the first error, and the device writes to their memory
+    /// until then.
+    LateAccess "late-access" Error "ibv_post_send(3), ibv_post_recv(3)",
+    /// A request posted before its queue pair can send is accepted and dropped.
+    EarlyPost "early-post" Error "ibv_post_send(3), ibv_modify_qp(3)",
+    /// Messages come before `RDMA_CM_EVENT_ESTABLISHED`.
+    EarlyData "early-data" Error "rdma_notify(3)",
+    /// Numbers of queue pairs and keys of memory are issued again at once.
+    Reuse "reuse" Assumption "providers of rdma-core",
     /// Posting functions return a negative error number, as the providers siw, erdma and cxgb4 do.
     ErrnoSign "errno-sign" Assumption "providers of rdma-core",
     /// Destroying functions take up to 2 ms.
@@ -104,12 +127,21 @@ rules! {
     /// A list of requests fails in its middle with `ENOMEM`: the requests before `bad_wr` are posted. Not a rule of
     /// [`Fabric::adversarial`](crate::Fabric::adversarial).
     Batch "batch" Error "ibv_post_send(3)",
+    /// A request fails although its effect has happened, as if its acknowledgement were lost. Not a rule of
+    /// [`Fabric::adversarial`](crate::Fabric::adversarial).
+    FailedButDone "failed-but-done" Error "ibv_poll_cq(3)",
+    /// `ibv_poll_cq` fails now and then with a negative number, and its completions are lost. Not a rule of
+    /// [`Fabric::adversarial`](crate::Fabric::adversarial).
+    PollError "poll-error" Error "ibv_poll_cq(3)",
 }
 
 impl Rule {
-    /// Whether calls fail by the rule, so that a program without a way around a failure ends.
+    /// Whether calls or requests fail by the rule, so that a program without a way around a failure ends.
     pub const fn refuses_calls(self) -> bool {
-        matches!(self, Self::Refusal | Self::Batch)
+        matches!(
+            self,
+            Self::Refusal | Self::Batch | Self::FailedButDone | Self::PollError
+        )
     }
 }
 

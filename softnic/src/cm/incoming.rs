@@ -13,7 +13,10 @@ use super::{
     responses::{Mra, Reject, RejectInfo, Rejected},
     timers::READY_TIMEOUT,
 };
-use crate::engine::Path;
+use crate::{adversary::Rule, engine::Path};
+
+/// One RTU in this number is dropped by an adversary.
+const EARLY: u64 = 4;
 
 impl Manager {
     /// Processes a message from the wire. Malformed messages are dropped; messages without a connection are dropped or
@@ -137,7 +140,11 @@ impl Manager {
         true
     }
 
+    /// Processes an RTU. An adversary drops it now and then: the peer repeats it after the repetition of the reply.
     fn handle_ready(&mut self, path: &Path, ids: CommIds) {
+        if self.adversary.choose(Rule::EarlyData, EARLY) == 1 {
+            return;
+        }
         let num = IdNum(ids.remote);
         if let Some(connection) = self.connection(num)
             && connection.is_of(ids, path)

@@ -25,6 +25,7 @@ use super::{
     timing::Timing,
 };
 use crate::{
+    adversary::Adversary,
     engine::Path,
     seed::{Seed, Sequence},
 };
@@ -63,6 +64,8 @@ pub struct Manager {
     /// Number of identifiers created.
     created: u64,
     pub(super) last_group: u32,
+    /// Decisions of the device.
+    pub(super) adversary: Arc<Adversary>,
     pub(super) is_removed: bool,
 }
 
@@ -92,6 +95,7 @@ impl Manager {
             id_nums: Sequence::of_32_bits(seed.part(1)),
             created: 0,
             last_group: 0,
+            adversary: Arc::default(),
             is_removed: false,
         }
     }
@@ -106,6 +110,11 @@ impl Manager {
     /// Sets the times of connections made from now on.
     pub fn set_timing(&mut self, timing: Timing) {
         self.timing = timing;
+    }
+
+    /// Sets the decisions of the device.
+    pub(crate) fn set_adversary(&mut self, adversary: &Arc<Adversary>) {
+        self.adversary = Arc::clone(adversary);
     }
 
     /// Sets the MTU of the port, 256 to 4096 bytes: the path MTU of connections requested from now on.

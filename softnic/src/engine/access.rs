@@ -27,6 +27,9 @@ impl Access {
     /// Peers may flush for persistence.
     pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
 
+    /// Writes of a queue pair to the region have no order; in the optional range of `ibv_access_flags`.
+    pub const RELAXED_ORDERING: Self = Self(1 << 20);
+
     /// The program may access the memory at the same time as the engine, by atomic accesses; in the optional range of
     /// `ibv_access_flags`, and set by `verbs::mr::RemoteRegion`.
     pub const SHARED_WITH_PROGRAM: Self = Self(1 << 29);

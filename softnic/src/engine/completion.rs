@@ -1,6 +1,6 @@
 //! Work completions.
 
-use std::time::Duration;
+use std::{num::NonZero, time::Duration};
 
 use super::ids::SrqId;
 
@@ -95,6 +95,8 @@ pub struct Completion {
     pub time: Duration,
     /// Number of requests of the queue that have ended since the completion before: this one, and unsignaled ones before it.
     pub(crate) ended: u32,
+    /// Number of the bytes that the poll of the completion writes.
+    pub(super) late_bytes: Option<NonZero<u32>>,
     /// Shared receive queue of the request.
     pub(super) srq: Option<SrqId>,
 }

@@ -207,6 +207,7 @@ mod tests {
             has_grh: false,
             time: NOW,
             ended: 1,
+            late_bytes: None,
             srq: None,
         }
     }

@@ -53,6 +53,8 @@ pub struct Engine {
     pub(super) serial: u32,
     /// Numbers of queue pairs.
     pub(super) qp_nums: Sequence,
+    /// Number of the queue pair destroyed last.
+    pub(super) last_freed_qp: Option<u32>,
     /// Numbers of shared receive queues for extended connections.
     pub(super) srq_nums: Sequence,
     /// Queue pair 1.
@@ -78,6 +80,7 @@ impl Engine {
             groups: BTreeMap::new(),
             serial: 0,
             qp_nums: Sequence::of_24_bits(seed.part(1)),
+            last_freed_qp: None,
             srq_nums: Sequence::of_24_bits(seed.part(2)),
             management: ManagementQp::default(),
             dropped: 0,
@@ -91,6 +94,9 @@ impl Engine {
     /// Sets the decisions of the device, before objects exist.
     pub(crate) fn set_adversary(&mut self, adversary: &Arc<Adversary>) {
         self.resources.adversary = Arc::clone(adversary);
+        if adversary.has(Rule::Reuse) {
+            self.resources.keys.reuse();
+        }
         if adversary.has(Rule::Keys) {
             let difference = adversary.number(Rule::Keys);
             self.resources.keys.distinguish_remote_keys(difference);
@@ -350,6 +356,7 @@ impl Engine {
                         Ok(())
                     });
                 }
+                Some(Reverse((at, Timer::Late))) => self.resources.late.expire(at, memory),
                 Some(Reverse((_, Timer::Cq(id)))) => {
                     self.resources.expire_cq(id, now);
                     self.fail_users_of_overrun_queues(now, memory);
@@ -362,6 +369,22 @@ impl Engine {
     /// Deadline of the next call to [`handle_timeout`](Self::handle_timeout); may be earlier than any action.
     pub fn next_timeout(&self) -> Option<Duration> {
         self.resources.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes the oldest completion of a queue. An adversary may write the received bytes only now.
+    pub(crate) fn poll_cq_into(&mut self, cq: CqId, memory: &mut dyn Memory) -> Option<Completion> {
+        let completion = self.poll_cq(cq)?;
+        if let Some(id) = completion.late_bytes {
+            self.resources.late.poll(id.get(), memory);
+        }
+        Some(completion)
+    }
+
+    /// Writes the bytes of peers' writes that are not in the memory yet: the memory may be deregistered afterwards.
+    pub(crate) fn settle(&mut self, memory: &mut dyn Memory) {
+        if !self.resources.adversary.is_kind() {
+            self.resources.late.settle_all(memory);
+        }
     }
 
     /// Takes the oldest completion of a queue.

@@ -119,6 +119,9 @@ pub(super) struct KeyTable {
     /// Difference (XOR) between the key in this table and the one that peers name; 0 in the lowest 8 bits, which are the
     /// program's.
     remote_difference: u32,
+    /// Whether the key removed last is issued again at once.
+    reuses: bool,
+    last_freed: Option<u32>,
 }
 
 impl KeyTable {
@@ -132,6 +135,8 @@ impl KeyTable {
             users: BTreeMap::new(),
             bindings: BTreeMap::new(),
             remote_difference: 0,
+            reuses: false,
+            last_freed: None,
         }
     }
 
@@ -141,9 +146,20 @@ impl KeyTable {
         self.remote_difference = u32::from_le_bytes([0, a | 1, b, c]);
     }
 
+    /// Issues the key removed last again at once.
+    pub(super) fn reuse(&mut self) {
+        self.reuses = true;
+    }
+
     /// The key that peers name for a key of the table, and the reverse.
     pub(super) fn remote_key(&self, key: u32) -> u32 {
         key ^ self.remote_difference
+    }
+
+    /// Whether writes to a region have no order.
+    pub(super) fn is_relaxed(&self, rkey: u32) -> bool {
+        let entry = self.entry(self.remote_key(rkey));
+        matches!(entry, Some(Entry::Region(region)) if region.access.contains(Access::RELAXED_ORDERING))
     }
 
     /// Number of regions and windows.
@@ -372,11 +388,17 @@ impl KeyTable {
             return Err(EngineError::Full("keys of memory"));
         }
         // Index 0 stays free, so that no key is 0.
-        let mut index = 0;
+        let (mut index, mut reused) = (0, None);
+        if let Some(key) = self.last_freed.take().filter(|_| self.reuses)
+            && !self.slots.contains_key(&(key >> 8))
+        {
+            (index, reused) = (key >> 8, Some(key));
+        }
         while index == 0 || self.slots.contains_key(&index) {
             index = self.indices.draw();
         }
-        let [tag, ..] = self.tags.draw().to_le_bytes();
+        let tag = reused.unwrap_or_else(|| self.tags.draw());
+        let [tag, ..] = tag.to_le_bytes();
         *self.users.entry(entry.pd()).or_default() += 1;
         if let Entry::Window(_) = entry {
             self.windows.insert(index);
@@ -391,6 +413,7 @@ impl KeyTable {
         if let Some(removed) = self.slots.remove(&index) {
             count_down(&mut self.users, removed.entry.pd());
             self.windows.remove(&index);
+            self.last_freed = Some(key);
         }
     }
 }

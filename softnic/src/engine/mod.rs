@@ -24,6 +24,7 @@ mod error;
 mod event;
 mod ids;
 mod keys;
+mod late;
 mod management;
 mod memory;
 mod objects;

@@ -107,7 +107,9 @@ impl Engine {
     /// # Errors
     /// - [`EngineError::Busy`]: a memory window is bound to the region; destroy that first.
     pub fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
-        self.resources.keys.deregister(key)
+        self.resources.keys.deregister(key)?;
+        self.resources.late.forget_region(key);
+        Ok(())
     }
 
     /// Creates a memory window, and returns its key.
@@ -336,6 +338,12 @@ impl Engine {
         if self.qps.len() >= MAX_QPS || self.qps.len() as u64 >= self.qp_nums.count() {
             return None;
         }
+        if self.resources.adversary.choose(Rule::Reuse, 2) == 1
+            && let Some(num) = self.last_freed_qp.take()
+            && !self.qps.contains_key(&num)
+        {
+            return Some(num);
+        }
         loop {
             let num = self.qp_nums.draw();
             if (FIRST_QP..=LAST_QP).contains(&num) && !self.qps.contains_key(&num) {
@@ -377,6 +385,8 @@ impl Engine {
         }
         let removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
+        self.resources.late.forget_qp(qp.0);
+        self.last_freed_qp = Some(qp.0);
         let drops = self.resources.adversary.choose(Rule::DestroyedCqes, 2) == 1;
         for cq in [removed.init.send_cq, removed.init.recv_cq]
             .into_iter()

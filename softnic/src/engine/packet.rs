@@ -63,7 +63,7 @@ impl Content<'_> {
     }
 
     /// Copies the payload to a buffer of the same length.
-    fn read(self, memory: &mut dyn Memory, to: &mut [u8]) {
+    pub(super) fn read(self, memory: &mut dyn Memory, to: &mut [u8]) {
         match self {
             Self::Bytes(bytes) => to.copy_from_slice(bytes),
             Self::Host(ranges, _) => transfer::gather(memory, ranges, to),

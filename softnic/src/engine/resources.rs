@@ -13,6 +13,7 @@ use super::{
     event::Event,
     ids::{CqId, PdId, SrqId, XrcdId},
     keys::KeyTable,
+    late::LateAccess,
     memory::{HostRange, Memory},
     packet::Content,
     request::{RecvRequest, Sge},
@@ -30,6 +31,8 @@ const EMPTY_EVENTS: u64 = 8;
 /// Subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
+    /// Bytes of peers' writes that an adversary writes late: before replies at the same time.
+    Late,
     /// Retransmission or RNR timer of a queue pair.
     Qp(u32),
     /// Moderation timer of a completion queue.
@@ -52,6 +55,8 @@ pub(super) struct Resources {
     pub(super) timers: BinaryHeap<Reverse<(Duration, Timer)>>,
     /// Decisions of the device.
     pub(super) adversary: Arc<Adversary>,
+    /// Bytes that are not in the memory yet.
+    pub(super) late: LateAccess,
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
     /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
@@ -88,6 +93,7 @@ impl Resources {
             events: VecDeque::new(),
             timers: BinaryHeap::new(),
             adversary: Arc::default(),
+            late: LateAccess::default(),
             overrun: Vec::new(),
             ranges: Vec::new(),
         }

@@ -239,6 +239,7 @@ impl Network {
         engine.set_adversary(&adversary);
         let mut manager = Manager::new(all, guid, seed.part(2));
         manager.set_timing(self.timing);
+        manager.set_adversary(&adversary);
         if let Some(link_mtu) = self.link_mtu {
             engine.set_mtu(path_mtu(link_mtu));
             manager.set_mtu(path_mtu(link_mtu));

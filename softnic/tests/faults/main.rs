@@ -1,7 +1,9 @@
 //! Faults of programs that use verbs as in C.
 //!
 //! - `checks`: each check of programs, with a program that it reports, and the corrected program.
+//! - `early_data`: messages before the event of an established connection.
 //! - `lifetime`: the checks of destructions, critical regions and receive queues.
+//! - `placement`: the rules about the time at which a device accesses memory, and about failures.
 //! - `rules`: each rule of an adversarial device, with a program that breaks by it, and the corrected program.
 #![expect(
     clippy::panic,
@@ -10,6 +12,8 @@
 )]
 
 mod checks;
+mod early_data;
 mod lifetime;
+mod placement;
 mod raw;
 mod rules;

@@ -16,15 +16,15 @@ use crate::raw::{
 };
 
 /// Number of rounds: an adversary decides for each behaviour with a probability of a quarter at least.
-const ROUNDS: u64 = 48;
+pub(crate) const ROUNDS: u64 = 48;
 
 /// Two hosts whose devices have a rule, or are kind.
-fn pair(rule: Option<Rule>, sizes: Sizes) -> Pair {
+pub(crate) fn pair(rule: Option<Rule>, sizes: Sizes) -> Pair {
     pair_of(7, rule, sizes)
 }
 
 /// Two such hosts with a seed, for behaviour with one decision for each queue pair.
-fn pair_of(seed: u64, rule: Option<Rule>, sizes: Sizes) -> Pair {
+pub(crate) fn pair_of(seed: u64, rule: Option<Rule>, sizes: Sizes) -> Pair {
     let fabric = Fabric::seeded(seed);
     Pair::new(
         match rule {
@@ -36,7 +36,7 @@ fn pair_of(seed: u64, rule: Option<Rule>, sizes: Sizes) -> Pair {
 }
 
 /// Asserts that `count` is 0 on kind devices, and is not on those with the rule.
-fn shown_by(rule: Rule, count: impl Fn(Option<Rule>) -> u64) {
+pub(crate) fn shown_by(rule: Rule, count: impl Fn(Option<Rule>) -> u64) {
     assert_eq!(count(None), 0, "a kind device behaves as one with {rule}");
     assert_ne!(count(Some(rule)), 0, "{rule} has no effect");
 }

@@ -1,7 +1,8 @@
 //! The completer: processes the peer's acknowledgements and responses, and completes requests in order.
 
-use super::{QueuePair, State, requester::Wqe};
+use super::{QpKind, QueuePair, State, late::MAX_POLLED, requester::Wqe};
 use crate::{
+    adversary::Rule,
     engine::{
         completion::Status,
         packet::{Content, Packet},
@@ -12,6 +13,9 @@ use crate::{
     },
     wire::{Nak, Operation, Position, Syndrome},
 };
+
+/// One request in this number fails after its effect, by an adversary.
+const FAILED: u64 = 64;
 
 impl QueuePair {
     /// Processes an acknowledgement or a response.
@@ -32,7 +36,7 @@ impl QueuePair {
             return self.receive_acknowledgement(psn, aeth.syndrome, ctx);
         }
         // A response acknowledges all packets before it.
-        if !self.acknowledge(psn, ctx) {
+        if !self.acknowledge(psn, ctx) || self.state == State::Err {
             return;
         }
         match (operation, extensions.atomic_ack) {
@@ -102,6 +106,9 @@ impl QueuePair {
             }
             self.requester.unacked = front.end();
             self.complete_oldest(ctx);
+            if self.state == State::Err {
+                break;
+            }
         }
         if self.requester.unacked != before {
             self.note_progress(ctx);
@@ -115,8 +122,13 @@ impl QueuePair {
         is_complete
     }
 
-    /// Completes the oldest request successfully.
+    /// Completes the oldest request successfully. An adversary may fail the request after its effect.
     pub(super) fn complete_oldest(&mut self, ctx: &mut Context<'_>) {
+        let fails = self.init.kind == QpKind::Rc
+            && ctx.resources.adversary.choose(Rule::FailedButDone, FAILED) == 1;
+        if fails {
+            return self.fail_send(Status::RetryExceeded, ctx);
+        }
         if let Some(wqe) = self.requester.retire() {
             self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
         }
@@ -146,7 +158,7 @@ impl QueuePair {
             return self.fail_send(Status::BadResponse, ctx);
         }
         let offset = u64::from(wqe.len - rest);
-        if !self.scatter(offset, payload, ctx) {
+        if !self.defer_response(payload, ctx) && !self.scatter(offset, payload, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = self.requester.unacked.plus(1);
@@ -184,11 +196,12 @@ impl QueuePair {
         if !wqe.request.op.is_atomic() {
             return self.fail_send(Status::BadResponse, ctx);
         }
-        let bytes = original.to_ne_bytes();
-        if !self.scatter(0, Content::Bytes(&bytes), ctx) {
+        let (end, bytes) = (wqe.end(), original.to_ne_bytes());
+        let content = Content::Bytes(&bytes);
+        if !self.defer_response(content, ctx) && !self.scatter(0, content, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
-        self.requester.unacked = wqe.end();
+        self.requester.unacked = end;
         self.complete_oldest(ctx);
         self.note_progress(ctx);
     }
@@ -199,5 +212,24 @@ impl QueuePair {
             (Some(wqe), Some(pd)) => ctx.scatter(pd, wqe.sges(), offset, from),
             _ => false,
         }
+    }
+
+    /// Takes a short response of the oldest request, to be written at the poll of its completion. Returns false if the bytes
+    /// are to be written now: a later request may read them.
+    fn defer_response(&mut self, from: Content<'_>, ctx: &mut Context<'_>) -> bool {
+        let is_short = (1..=MAX_POLLED).contains(&from.len());
+        let is_last = self.requester.wqes.len() == 1;
+        if !is_short || !is_last || ctx.resources.adversary.choose(Rule::PollWrites, 2) == 0 {
+            return false;
+        }
+        let (Some(wqe), Some(pd)) = (self.requester.wqes.front(), self.init.pd) else {
+            return false;
+        };
+        if !wqe.request.signaled || wqe.len as usize != from.len() {
+            return false;
+        }
+        let late_bytes = self.defer(pd, wqe.sges(), from, ctx);
+        self.requester.late_bytes = late_bytes;
+        late_bytes.is_some()
     }
 }

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod completer;
+mod late;
 mod modify;
 mod placement;
 mod requester;
@@ -24,7 +25,7 @@ use super::{
     packet::{Content, Outgoing, Packet},
     path::Path,
     psn::Psn,
-    request::{RecvRequest, Sge},
+    request::{RecvRequest, SendOp, Sge},
     resources::{Context, Target},
     transfer::total_len,
 };
@@ -36,6 +37,9 @@ pub(crate) use transition::transition;
 
 /// Numbers of queue pairs have 24 bits.
 const MAX_QP: u32 = 0xff_ffff;
+
+/// Maximum delay of the flush of a failed queue pair by an adversary, in microseconds.
+const MAX_FLUSH_DELAY_US: u64 = 200;
 
 /// Capacity of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,10 @@ pub(super) struct QueuePair {
     receives: VecDeque<RecvRequest>,
     requester: Requester,
     responder: Responder,
+    /// Time of the flush of a failed queue pair, delayed by an adversary.
+    flush_after: Option<Duration>,
+    /// Whether the event of the last request has been raised.
+    is_last_wqe_raised: bool,
     /// Whether the queue pair is in the engine's list of senders.
     pub(super) is_scheduled: bool,
     /// The queue pair's earliest entry in the engine's timers.
@@ -114,6 +122,8 @@ impl QueuePair {
             receives: VecDeque::new(),
             requester: Requester::default(),
             responder: Responder::default(),
+            flush_after: None,
+            is_last_wqe_raised: false,
             is_scheduled: false,
             timer: None,
         }
@@ -126,7 +136,9 @@ impl QueuePair {
 
     /// The next deadline of a timer.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        let timers = [self.requester.deadline(), self.responder.reply_after];
+        let is_working = self.state != State::Err;
+        let requester = is_working.then(|| self.requester.deadline()).flatten();
+        let timers = [requester, self.responder.reply_after, self.flush_after];
         timers.into_iter().flatten().min()
     }
 
@@ -226,6 +238,7 @@ impl QueuePair {
             has_grh: false,
             time: Duration::ZERO,
             ended: 1,
+            late_bytes: None,
             srq: self
                 .init
                 .srq
@@ -277,14 +290,44 @@ impl QueuePair {
             return;
         }
         self.state = State::Err;
-        let last_wqe = Event::LastWqeReached(QpNum(self.num));
-        let is_shared = self.init.srq.is_some();
-        let is_early = ctx.resources.adversary.choose(Rule::FlushOrder, 2) == 1;
-        if is_shared && is_early {
-            ctx.resources.events.push_back(last_wqe);
+        if ctx.resources.adversary.choose(Rule::FlushOrder, 2) == 1 {
+            self.raise_last_wqe(ctx);
+        }
+        self.stop_timers();
+        let delay = ctx
+            .resources
+            .adversary
+            .delay(Rule::LateAccess, MAX_FLUSH_DELAY_US);
+        self.flush_after = delay.map(|delay| ctx.now + delay);
+        if self.flush_after.is_none() {
+            self.flush(ctx);
+            self.raise_last_wqe(ctx);
+        }
+    }
+
+    /// Flushes the requests of a failed queue pair whose time has come. Until then, the device may access their memory.
+    fn flush_late(&mut self, ctx: &mut Context<'_>) {
+        if self.flush_after.is_none_or(|at| at > ctx.now) {
+            return;
+        }
+        self.flush_after = None;
+        let receives = self.receives.iter().map(|recv| recv.sges.clone());
+        let reads = self.requester.wqes.iter().filter(|wqe| wqe.is_issued);
+        let reads = reads.filter(|wqe| matches!(wqe.request.op, SendOp::Read(_)));
+        let targets: Vec<_> = receives
+            .chain(reads.map(|wqe| wqe.sges().to_vec()))
+            .collect();
+        for target in targets {
+            self.spoil(&target, Rule::LateAccess, ctx);
         }
         self.flush(ctx);
-        if is_shared && !is_early {
+        self.raise_last_wqe(ctx);
+    }
+
+    /// Raises the event of a queue pair with a shared receive queue, once.
+    fn raise_last_wqe(&mut self, ctx: &mut Context<'_>) {
+        if self.init.srq.is_some() && !std::mem::replace(&mut self.is_last_wqe_raised, true) {
+            let last_wqe = Event::LastWqeReached(QpNum(self.num));
             ctx.resources.events.push_back(last_wqe);
         }
     }
@@ -296,7 +339,7 @@ impl QueuePair {
         if let Some((recv, _)) = receives.front()
             && adversary.choose(Rule::Partial, 2) == 1
         {
-            self.spoil(&recv.sges, ctx);
+            self.spoil(&recv.sges, Rule::Partial, ctx);
         }
         self.stop_timers();
         loop {
@@ -329,8 +372,8 @@ impl QueuePair {
     }
 
     /// Writes a part of a message that has not arrived, as a device may before a failure.
-    fn spoil(&self, sges: &[Sge], ctx: &mut Context<'_>) {
-        let bytes = ctx.resources.adversary.number(Rule::Partial).to_ne_bytes();
+    fn spoil(&self, sges: &[Sge], rule: Rule, ctx: &mut Context<'_>) {
+        let bytes = ctx.resources.adversary.number(rule).to_ne_bytes();
         let len = total_len(sges).min(bytes.len() as u64);
         if let (Some(pd), Some(part)) = (
             self.init.pd,

@@ -30,7 +30,7 @@ impl QueuePair {
             return Err(EngineError::Full("receives"));
         }
         self.occupied_receives += 1;
-        if self.state == State::Err {
+        if self.state == State::Err && self.flush_after.is_none() {
             self.fail_receive(request.wr_id, Status::Flushed, cq, ctx);
         } else {
             self.receives.push_back(request);
@@ -97,6 +97,10 @@ impl QueuePair {
             ctx.resources.free_shared_slot(srq);
         }
         self.attributes = QpAttributes::new(self.init.kind, self.port_mtu);
+        self.flush_after = None;
+        self.is_last_wqe_raised = false;
+        ctx.resources.late.settle(self.num, true, ctx.memory);
+        ctx.resources.late.forget_qp(self.num);
         self.receives.clear();
         self.requester = Requester::default();
         self.responder = Responder::default();

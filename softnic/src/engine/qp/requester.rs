@@ -1,6 +1,6 @@
 //! The requester: sends requests in order, and retransmits from a missing packet on (go-back-N).
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, num::NonZero, time::Duration};
 
 use super::{Head, QpAttributes, QpKind, QueuePair, State};
 use crate::{
@@ -73,6 +73,8 @@ pub(in crate::engine) struct Requester {
     pub(super) occupied: usize,
     /// Number of requests that have ended since the latest completion.
     ended: u32,
+    /// Bytes that the poll of the next completion writes.
+    pub(super) late_bytes: Option<NonZero<u32>>,
     /// Start of the current request, delayed by an adversary.
     start_after: Option<Duration>,
     /// Index of the request being sent, and the number of its packets already sent.
@@ -188,9 +190,18 @@ impl QueuePair {
         request: SendRequest,
         ctx: &mut Context<'_>,
     ) -> Result<(), EngineError> {
+        if self.drops_early(ctx) {
+            return Ok(());
+        }
         self.check_send(&request, 0)?;
         self.enqueue(request, ctx);
         Ok(())
+    }
+
+    /// Whether an adversary accepts requests before the state allows them, and drops them.
+    fn drops_early(&self, ctx: &Context<'_>) -> bool {
+        let is_early = matches!(self.state, State::Reset | State::Init | State::Rtr);
+        is_early && ctx.resources.adversary.choose(Rule::EarlyPost, 2) == 1
     }
 
     /// Posts all requests in order, or none.
@@ -199,6 +210,9 @@ impl QueuePair {
         requests: Vec<SendRequest>,
         ctx: &mut Context<'_>,
     ) -> Result<(), EngineError> {
+        if self.drops_early(ctx) {
+            return Ok(());
+        }
         for (earlier, request) in requests.iter().enumerate() {
             self.check_send(request, earlier)?;
         }
@@ -212,7 +226,11 @@ impl QueuePair {
     fn enqueue(&mut self, mut request: SendRequest, ctx: &mut Context<'_>) {
         request.signaled |= self.init.signal_all;
         self.requester.occupied += 1;
-        if self.state == State::Err || self.state == State::Sqe {
+        if !ctx.resources.adversary.is_kind() {
+            ctx.resources.late.settle_polled(self.num, ctx.memory);
+        }
+        let is_failed = self.state == State::Err && self.flush_after.is_none();
+        if is_failed || self.state == State::Sqe {
             return self.complete_send(&request, 0, Status::Flushed, ctx);
         }
         let len = match (&request.op, &request.payload) {
@@ -316,6 +334,7 @@ impl QueuePair {
         let mut completion = self.completion(request.wr_id, op, status);
         completion.byte_len = byte_len;
         completion.ended = std::mem::take(&mut self.requester.ended);
+        completion.late_bytes = self.requester.late_bytes.take();
         if let Some(cq) = self.init.send_cq {
             ctx.resources.complete(cq, completion, false, ctx.now);
         }
@@ -328,7 +347,7 @@ impl QueuePair {
         };
         let is_read = wqe.is_issued && matches!(wqe.request.op, SendOp::Read(_));
         if is_read && ctx.resources.adversary.choose(Rule::Partial, 2) == 1 {
-            self.spoil(wqe.sges(), ctx);
+            self.spoil(wqe.sges(), Rule::Partial, ctx);
         }
         self.complete_send(&wqe.request, 0, Status::Flushed, ctx);
         true
@@ -344,6 +363,10 @@ impl QueuePair {
     /// Completes the oldest request with an error, and moves the queue pair to the error state, or to SQE if
     /// unreliable.
     pub(super) fn fail_send(&mut self, status: Status, ctx: &mut Context<'_>) {
+        if self.state == State::Err {
+            // The requests are flushed already, or will be.
+            return;
+        }
         if let Some(wqe) = self.requester.retire() {
             self.complete_send(&wqe.request, 0, status, ctx);
         }
@@ -656,6 +679,10 @@ impl QueuePair {
     /// Processes expired timers: ends an RNR delay, or retransmits after an acknowledgement timeout.
     pub(in crate::engine) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
         self.responder.release_replies(ctx.now);
+        self.flush_late(ctx);
+        if self.state == State::Err {
+            return;
+        }
         let requester = &mut self.requester;
         if requester.start_after.is_some_and(|at| at <= ctx.now) {
             requester.start_after = None;

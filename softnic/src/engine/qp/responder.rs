@@ -1,9 +1,10 @@
 //! The responder of a reliable connection: executes the peer's requests once and in order, and replies.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, num::NonZero, time::Duration};
 
 use super::{
     Head, QpNum, QueuePair,
+    late::MAX_POLLED,
     segment::{take_segment, write_end},
 };
 use crate::{
@@ -16,11 +17,11 @@ use crate::{
         keys::RemoteAccess,
         memory::Atomic,
         memory::HostRange,
-        packet::{Outgoing, Packet},
+        packet::{Content, Outgoing, Packet},
         psn::Psn,
         request::RecvRequest,
         resources::{Context, Target},
-        transfer::scatter,
+        transfer::total_len,
     },
     wire::{Aeth, AtomicEth, Extensions, Immediate, Nak, Operation, Position, Reth, Syndrome},
 };
@@ -126,6 +127,11 @@ impl Responder {
         }
     }
 
+    /// Delays the replies from now on until a time, or the end of an earlier delay if later.
+    pub(super) fn delay_until(&mut self, at: Duration) {
+        self.reply_after = self.reply_after.max(Some(at));
+    }
+
     pub(super) fn drop_replies(&mut self) {
         self.replies.clear();
     }
@@ -216,6 +222,13 @@ impl QueuePair {
         let mut packets = packet.count;
         let target = self.target(packet, ctx).ok_or(INVALID)?;
         let pd = target.pd;
+        let is_within = matches!(operation, Operation::Write(position, _) if !position.begins());
+        if !is_within {
+            self.settle(
+                matches!(operation, Operation::Write(_, Immediate::None)),
+                ctx,
+            );
+        }
         match operation {
             Operation::Send(position, immediate) => {
                 self.receive_send(packet, (position, immediate), target, ctx)?;
@@ -286,7 +299,11 @@ impl QueuePair {
                 return Err(INVALID);
             }
         };
-        let total = take_segment(target.pd, &recv, received, packet.payload, ctx);
+        let late_bytes = self.defer_message(target.pd, &recv, (position, packet.payload), ctx);
+        let total = match late_bytes {
+            Some(_) => Ok(packet.payload.len() as u64),
+            None => take_segment(target.pd, &recv, received, packet.payload, ctx),
+        };
         let invalidated = packet
             .frame
             .extensions
@@ -317,10 +334,30 @@ impl QueuePair {
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
         completion.imm = packet.frame.extensions.imm;
         completion.invalidated = invalidated;
+        completion.late_bytes = late_bytes;
         let solicited = packet.frame.bth.solicited;
         ctx.resources
             .complete(target.cq, completion, solicited, ctx.now);
         Ok(())
+    }
+
+    /// Takes a short message, to be written at the poll of its completion; `None` if the bytes are to be written now.
+    fn defer_message(
+        &self,
+        pd: PdId,
+        recv: &RecvRequest,
+        (position, payload): (Position, Content<'_>),
+        ctx: &mut Context<'_>,
+    ) -> Option<NonZero<u32>> {
+        let len = payload.len();
+        let fits = len as u64 <= total_len(&recv.sges) && (1..=MAX_POLLED).contains(&len);
+        if position != Position::Only
+            || !fits
+            || ctx.resources.adversary.choose(Rule::PollWrites, 2) == 0
+        {
+            return None;
+        }
+        self.defer(pd, &recv.sges, payload, ctx)
     }
 
     /// A peer's access to a whole range.
@@ -386,7 +423,11 @@ impl QueuePair {
         };
         if let (Some(target_range), true) = (target_range, len > 0) {
             let to = target_range.part(received as usize, len);
-            scatter(ctx.memory, &[to], packet.payload);
+            self.place(to, packet.payload, reth.rkey, ctx);
+        }
+        if takes_receive {
+            // The completion makes all bytes visible.
+            self.settle(false, ctx);
         }
         self.responder.incoming = Some(Incoming::Write {
             reth,
@@ -501,18 +542,36 @@ impl QueuePair {
         let host = host
             .filter(|host| host.addr.is_multiple_of(8))
             .ok_or(FORBIDDEN)?;
-        let original = ctx.memory.atomic(
-            host.addr,
-            match operation {
-                Operation::CompareSwap => Atomic::CompareSwap {
-                    compare,
-                    swap: swap_add,
-                },
-                _ => Atomic::FetchAdd(swap_add),
+        let atomic = match operation {
+            Operation::CompareSwap => Atomic::CompareSwap {
+                compare,
+                swap: swap_add,
             },
-        );
+            _ => Atomic::FetchAdd(swap_add),
+        };
+        let original = self.execute(host, atomic, ctx);
         self.reply_once(psn, Reply::Atomic(psn, original));
         Ok(())
+    }
+
+    /// Executes an atomic operation, and returns the old number. An adversary writes the new number later: atomic only among
+    /// the operations of the device.
+    fn execute(&mut self, host: HostRange, atomic: Atomic, ctx: &mut Context<'_>) -> u64 {
+        let adversary = &ctx.resources.adversary;
+        if !adversary.is_kind() {
+            let is_torn = adversary.choose(Rule::Torn, 2) == 1;
+            ctx.resources.late.settle_all(ctx.memory);
+            if is_torn {
+                let mut old = [0; 8];
+                ctx.memory.read(host, &mut old);
+                let old = u64::from_ne_bytes(old);
+                let new = atomic.apply(old).to_ne_bytes().to_vec();
+                let at = self.place_late((host, new), Rule::Torn, ctx);
+                self.responder.delay_until(at);
+                return old;
+            }
+        }
+        ctx.memory.atomic(host.addr, atomic)
     }
 
     /// Replies to a request that is not executed again, and keeps the reply for duplicates.

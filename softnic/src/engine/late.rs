@@ -1,0 +1,137 @@
+//! Accesses of an adversary after the time at which a kind device makes them.
+
+use std::time::Duration;
+
+use super::{
+    memory::{HostRange, Memory},
+    request::Sge,
+};
+
+/// Bytes of a peer's write or atomic that are not in the memory yet.
+#[derive(Debug)]
+struct LateWrite {
+    qp: u32,
+    to: HostRange,
+    bytes: Vec<u8>,
+    until: Duration,
+    /// Whether later writes may come before this one.
+    is_relaxed: bool,
+}
+
+/// Bytes written by the poll of their completion.
+#[derive(Debug)]
+struct PolledWrite {
+    id: u32,
+    qp: u32,
+    lkeys: Vec<u32>,
+    to: Vec<HostRange>,
+    bytes: Vec<u8>,
+}
+
+/// Bytes that are not in the memory of the host yet.
+#[derive(Debug, Default)]
+pub(super) struct LateAccess {
+    writes: Vec<LateWrite>,
+    polled: Vec<PolledWrite>,
+    serial: u32,
+}
+
+impl LateAccess {
+    /// Adds bytes of a write, to be written at a time.
+    pub(super) fn add(
+        &mut self,
+        qp: u32,
+        (to, bytes): (HostRange, Vec<u8>),
+        until: Duration,
+        is_relaxed: bool,
+    ) {
+        self.writes.push(LateWrite {
+            qp,
+            to,
+            bytes,
+            until,
+            is_relaxed,
+        });
+    }
+
+    /// Adds bytes that the poll of a completion writes, and returns a number for the completion.
+    pub(super) fn add_polled(
+        &mut self,
+        qp: u32,
+        sges: &[Sge],
+        to: Vec<HostRange>,
+        bytes: Vec<u8>,
+    ) -> u32 {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        self.polled.push(PolledWrite {
+            id: self.serial,
+            qp,
+            lkeys: sges.iter().map(|sge| sge.lkey).collect(),
+            to,
+            bytes,
+        });
+        self.serial
+    }
+
+    /// Writes the bytes whose time has come.
+    pub(super) fn expire(&mut self, now: Duration, memory: &mut dyn Memory) {
+        self.place(memory, |write| write.until <= now);
+    }
+
+    /// Writes the bytes of earlier requests of a queue pair; those of relaxed writes only if `all`.
+    pub(super) fn settle(&mut self, qp: u32, all: bool, memory: &mut dyn Memory) {
+        self.place(memory, |write| write.qp == qp && (all || !write.is_relaxed));
+    }
+
+    /// Writes the bytes of all requests of peers.
+    pub(super) fn settle_all(&mut self, memory: &mut dyn Memory) {
+        self.place(memory, |_| true);
+    }
+
+    fn place(&mut self, memory: &mut dyn Memory, is_due: impl Fn(&LateWrite) -> bool) {
+        self.writes.retain(|write| {
+            let is_due = is_due(write);
+            if is_due {
+                memory.write(&write.bytes, write.to);
+            }
+            !is_due
+        });
+    }
+
+    /// Writes the bytes of a polled completion.
+    pub(super) fn poll(&mut self, id: u32, memory: &mut dyn Memory) {
+        self.write_polled(memory, |write| write.id == id);
+    }
+
+    /// Writes the bytes of all completions of a queue pair: a later request may read them.
+    pub(super) fn settle_polled(&mut self, qp: u32, memory: &mut dyn Memory) {
+        self.write_polled(memory, |write| write.qp == qp);
+    }
+
+    fn write_polled(&mut self, memory: &mut dyn Memory, is_due: impl Fn(&PolledWrite) -> bool) {
+        self.polled.retain(|write| {
+            let is_due = is_due(write);
+            if is_due {
+                let mut rest = write.bytes.as_slice();
+                for to in &write.to {
+                    let Some((part, after)) = rest.split_at_checked(to.len) else {
+                        break;
+                    };
+                    memory.write(part, *to);
+                    rest = after;
+                }
+            }
+            !is_due
+        });
+    }
+
+    /// Drops the bytes of completions of a destroyed or reset queue pair: its memory is the program's.
+    pub(super) fn forget_qp(&mut self, qp: u32) {
+        self.polled.retain(|write| write.qp != qp);
+    }
+
+    /// Drops the bytes of completions with memory of a deregistered region.
+    pub(super) fn forget_region(&mut self, lkey: u32) {
+        self.polled.retain(|write| !write.lkeys.contains(&lkey));
+    }
+}

@@ -1,0 +1,121 @@
+//! Payloads that an adversary places late, in parts, or at the poll of their completion.
+
+use std::{cmp::Reverse, num::NonZero, ops::Range, sync::Arc, time::Duration};
+
+use super::QueuePair;
+use crate::{
+    adversary::{Adversary, Rule},
+    engine::{
+        ids::PdId,
+        memory::HostRange,
+        packet::Content,
+        request::Sge,
+        resources::{Context, Timer},
+        transfer::{self, scatter},
+    },
+};
+
+/// Maximum number of bytes in a completion.
+pub(super) const MAX_POLLED: usize = 64;
+
+/// Maximum delay of bytes in microseconds.
+const MAX_DELAY_US: u64 = 50;
+
+/// Bytes of a number that the processor reads and writes as a whole.
+const WORD: usize = 8;
+
+/// A decision about a part of a write.
+struct Late {
+    /// The bytes to be placed late.
+    part: Range<usize>,
+    rule: Rule,
+}
+
+/// Decides about a write of `len` bytes; `None` places all bytes now.
+fn decide(adversary: &Adversary, len: usize, is_relaxed: bool) -> Option<Late> {
+    let late = |part, rule| (adversary.choose(rule, 2) == 1).then_some(Late { part, rule });
+    let half = 0..len / 2;
+    let relaxed = || is_relaxed.then(|| late(0..len, Rule::Relaxed)).flatten();
+    let torn = || {
+        (len <= WORD)
+            .then(|| late(0..len / 2, Rule::Torn))
+            .flatten()
+    };
+    late(0..len, Rule::NotVisible)
+        .or_else(relaxed)
+        .or_else(|| late(half, Rule::Placement))
+        .or_else(torn)
+        .filter(|late| !late.part.is_empty())
+}
+
+impl QueuePair {
+    /// Writes the bytes of earlier requests of the peer; those of relaxed writes before another relaxed write stay late.
+    pub(super) fn settle(&self, is_write: bool, ctx: &mut Context<'_>) {
+        if !ctx.resources.adversary.is_kind() {
+            ctx.resources.late.settle(self.num, !is_write, ctx.memory);
+        }
+    }
+
+    /// Places a part of a write, at once on a kind device.
+    pub(super) fn place(
+        &mut self,
+        to: HostRange,
+        from: Content<'_>,
+        rkey: u32,
+        ctx: &mut Context<'_>,
+    ) {
+        if ctx.resources.adversary.is_kind() {
+            return scatter(ctx.memory, &[to], from);
+        }
+        let adversary = Arc::clone(&ctx.resources.adversary);
+        let is_relaxed = ctx.resources.keys.is_relaxed(rkey);
+        let Some(late) = decide(&adversary, to.len, is_relaxed) else {
+            return scatter(ctx.memory, &[to], from);
+        };
+        let mut bytes = vec![0; to.len];
+        from.read(ctx.memory, &mut bytes);
+        let rest = bytes.split_off(late.part.end);
+        if !rest.is_empty() {
+            ctx.memory.write(&rest, to.part(late.part.end, rest.len()));
+        }
+        let at = self.place_late((to.part(0, bytes.len()), bytes), late.rule, ctx);
+        if late.rule != Rule::NotVisible {
+            self.responder.delay_until(at);
+        }
+    }
+
+    /// Adds bytes to be placed later, and returns the time.
+    pub(super) fn place_late(
+        &self,
+        bytes: (HostRange, Vec<u8>),
+        rule: Rule,
+        ctx: &mut Context<'_>,
+    ) -> Duration {
+        let micros = 1 + ctx.resources.adversary.number(rule) % MAX_DELAY_US;
+        let at = ctx.now + Duration::from_micros(micros);
+        let is_relaxed = rule == Rule::Relaxed;
+        ctx.resources.late.add(self.num, bytes, at, is_relaxed);
+        ctx.resources.timers.push(Reverse((at, Timer::Late)));
+        at
+    }
+
+    /// Takes bytes to be written at the poll of a completion, and returns their number; `None` if a key does not allow the
+    /// access.
+    pub(super) fn defer(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        from: Content<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Option<NonZero<u32>> {
+        let (keys, mut ranges) = (&ctx.resources.keys, Vec::new());
+        let range = (0, from.len() as u64);
+        if !transfer::resolve(keys, pd, sges, range, true, &mut ranges) {
+            return None;
+        }
+        let mut bytes = vec![0; from.len()];
+        from.read(ctx.memory, &mut bytes);
+        let late = &mut ctx.resources.late;
+        NonZero::new(late.add_polled(self.num, sges, ranges, bytes))
+    }
+}
