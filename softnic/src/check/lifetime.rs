@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
-    CallSite, Check, CheckReport, Checker, CqId, HostQp, Outstanding, PdId, ProgramState, SrqId,
+    CallSite, Check, CheckReport, Checker, CqId, Direction, HostQp, Outstanding, PdId,
+    ProgramState, SrqId,
 };
 
 /// An object that others use.
@@ -76,15 +77,30 @@ impl ProgramState {
         (words.to_owned(), CallSite::default())
     }
 
+    /// The peer of a connection, in the same fabric.
+    fn peer(&self, qp: HostQp) -> Option<(u32, &super::QueuePairInfo)> {
+        let (path, num) = self.qps.get(&qp)?.peer?;
+        let host = *self.addrs.get(&path.dst)?;
+        Some((num, self.qps.get(&HostQp { host, num })?))
+    }
+
+    /// The reason of a refused read or atomic, in words; `None` if the number in flight is not the reason.
+    pub(super) fn read_depth(&self, qp: HostQp, request: &Outstanding) -> Option<String> {
+        let max = self.qps.get(&qp)?.max_reads?;
+        let (num, peer) = self.peer(qp)?;
+        let accepted = peer.max_peer_reads.filter(|accepted| *accepted < max)?;
+        (request.access == Direction::Writes).then(|| {
+            format!(
+                "request {}, {} of queue pair {:#x}, has been refused: the queue pair has max_rd_atomic {max}, and its peer, \
+                 queue pair {num:#x}, accepts max_dest_rd_atomic {accepted}",
+                request.wr_id, request.name, qp.num
+            )
+        })
+    }
+
     /// The reason of a message without a receive at the peer, in words.
     pub(super) fn empty_queue(&self, qp: HostQp, request: &Outstanding) -> String {
-        let peer = self.qps.get(&qp).and_then(|info| info.peer);
-        let known = peer.and_then(|(path, num)| {
-            let host = *self.addrs.get(&path.dst)?;
-            let peer = HostQp { host, num };
-            Some((num, self.qps.get(&peer)?))
-        });
-        let queue = match known {
+        let queue = match self.peer(qp) {
             Some((num, info)) => {
                 let kind = match info.srq {
                     Some(_) => "shared receive queue",

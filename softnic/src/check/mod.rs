@@ -403,6 +403,9 @@ impl Checker {
             Status::RemoteAccess => state
                 .remote_fault(qp, request)
                 .map(|text| (Check::RemoteAccess, text)),
+            Status::RemoteInvalidRequest => state
+                .read_depth(qp, request)
+                .map(|text| (Check::ReadDepth, text)),
             Status::RnrRetryExceeded => {
                 let text = state.empty_queue(qp, request);
                 Some((Check::NoReceive, text))

@@ -32,6 +32,9 @@ pub(super) struct QueuePairInfo {
     pub(super) peer: Option<(Path, u32)>,
     pub(super) rq_psn: Option<u32>,
     pub(super) sq_psn: Option<u32>,
+    /// Maximum numbers of reads and atomics in flight, as initiator and as responder, once set.
+    pub(super) max_reads: Option<u8>,
+    pub(super) max_peer_reads: Option<u8>,
     pub(super) site: CallSite,
 }
 
@@ -296,6 +299,8 @@ impl Checker {
             peer: None,
             rq_psn: None,
             sq_psn: None,
+            max_reads: None,
+            max_peer_reads: None,
             site: CallSite::here(),
         };
         self.lock().qps.insert(qp, info);
@@ -357,8 +362,12 @@ impl Checker {
             engine::State::Rtr => {
                 info.peer = attributes.path.map(|path| (path, attributes.dest_qp));
                 info.rq_psn = Some(attributes.rq_psn);
+                info.max_peer_reads = Some(attributes.max_dest_rd_atomic);
             }
-            engine::State::Rts if info.sq_psn.is_none() => info.sq_psn = Some(attributes.sq_psn),
+            engine::State::Rts if info.sq_psn.is_none() => {
+                info.sq_psn = Some(attributes.sq_psn);
+                info.max_reads = Some(attributes.max_rd_atomic);
+            }
             _ => return,
         }
         let Some((path, dest_qp)) = info.peer else {

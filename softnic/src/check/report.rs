@@ -77,6 +77,8 @@ checks! {
     PsnMismatch "sq_psn unlike the peer's rq_psn" "ibv_modify_qp(3): sq_psn, rq_psn",
     /// A message has failed since no receive was posted at the peer until all RNR retries were used.
     NoReceive "no receive posted for a message" "ibv_modify_qp(3): rnr_retry, min_rnr_timer; ibv_post_recv(3)",
+    /// A peer has refused a read or an atomic, with more of them in flight than its queue pair accepts.
+    ReadDepth "more reads in flight than the peer accepts" "ibv_modify_qp(3): max_rd_atomic, max_dest_rd_atomic",
     /// The destruction of an object has failed since other objects use it, and has not been repeated until the end.
     DestroyedInUse "object destroyed before those that use it" "ibv_dealloc_pd(3), ibv_destroy_cq(3), ibv_destroy_srq(3), \
         ibv_destroy_comp_channel(3), ibv_destroy_qp(3), ibv_dereg_mr(3): the call fails while other objects use the object",

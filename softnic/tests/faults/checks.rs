@@ -28,7 +28,7 @@ pub(crate) fn found(check: Check, words: &[&str], program: impl Fn(Fabric, bool)
     found_on(|| Fabric::seeded(7), check, words, program);
 }
 
-fn found_on(
+pub(crate) fn found_on(
     fabric: impl Fn() -> Fabric,
     check: Check,
     words: &[&str],

@@ -7,7 +7,7 @@ use softnic::{Call, Check, Fabric, Host};
 
 use crate::{
     checks::{found, reports},
-    raw::{ALL_RIGHTS, Bytes, End, Pair, SEND, Sizes, c, request, whole},
+    raw::{ALL_RIGHTS, Bytes, End, Limits, Pair, SEND, Sizes, c, request, whole},
 };
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -101,7 +101,11 @@ fn receive_queue_is_empty_until_the_retries_are_used() {
         let [a, b] = [1, 2].map(|last| End::new(&host(last), Sizes::default()));
         a.init();
         b.init();
-        a.bring_up_with(&b, (0, 0), 1);
+        let limits = Limits {
+            rnr_retry: 1,
+            ..Limits::default()
+        };
+        a.bring_up_with(&b, limits);
         b.bring_up(&a);
         let bytes = [Bytes::new(8, 1), Bytes::new(8, 2)];
         let mut from = whole(a.register(&bytes[0], ALL_RIGHTS));

@@ -4,6 +4,7 @@
 //! - `early_data`: messages before the event of an established connection.
 //! - `lifetime`: the checks of destructions, critical regions and receive queues.
 //! - `placement`: the rules about the time at which a device accesses memory, and about failures.
+//! - `protocol`: faults that need no rule: lost datagrams, events before arming, depths of reads.
 //! - `rules`: each rule of an adversarial device, with a program that breaks by it, and the corrected program.
 #![expect(
     clippy::panic,
@@ -15,5 +16,6 @@ mod checks;
 mod early_data;
 mod lifetime;
 mod placement;
+mod protocol;
 mod raw;
 mod rules;

@@ -47,6 +47,26 @@ impl Default for Sizes {
     }
 }
 
+/// Attributes of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) rq_psn: u32,
+    pub(crate) sq_psn: u32,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) rnr_retry: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rq_psn: 0,
+            sq_psn: 0,
+            max_dest_rd_atomic: 16,
+            rnr_retry: 7,
+        }
+    }
+}
+
 /// Memory of a device: other accesses are possible at any time, as in C.
 pub(crate) struct Bytes(Box<[UnsafeCell<u8>]>);
 
@@ -213,20 +233,25 @@ impl End {
 
     /// Brings the queue pair from INIT to RTS, with packet sequence numbers.
     pub(crate) fn bring_up_from(&self, peer: &Self, rq_psn: u32, sq_psn: u32) {
-        self.bring_up_with(peer, (rq_psn, sq_psn), 7);
+        let limits = Limits {
+            rq_psn,
+            sq_psn,
+            ..Limits::default()
+        };
+        self.bring_up_with(peer, limits);
     }
 
-    /// Brings the queue pair from INIT to RTS, with packet sequence numbers and a number of RNR retries.
-    pub(crate) fn bring_up_with(&self, peer: &Self, (rq_psn, sq_psn): (u32, u32), rnr_retry: u8) {
+    /// Brings the queue pair from INIT to RTS.
+    pub(crate) fn bring_up_with(&self, peer: &Self, limits: Limits) {
         use ffi::ibv_qp_attr_mask as mask;
         let is_ud = c!((*self.qp).qp_type) == ffi::ibv_qp_type::IBV_QPT_UD;
         let mut attr = ffi::ibv_qp_attr::zeroed();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
         attr.path_mtu = ffi::ibv_mtu::IBV_MTU_1024;
         attr.dest_qp_num = peer.qp_num();
-        (attr.rq_psn, attr.sq_psn) = (rq_psn, sq_psn);
+        (attr.rq_psn, attr.sq_psn) = (limits.rq_psn, limits.sq_psn);
         attr.ah_attr = self.path_to(peer);
-        attr.max_dest_rd_atomic = 16;
+        attr.max_dest_rd_atomic = limits.max_dest_rd_atomic;
         attr.min_rnr_timer = 1;
         let connected = mask::IBV_QP_AV
             | mask::IBV_QP_PATH_MTU
@@ -240,7 +265,7 @@ impl End {
         attr.max_rd_atomic = 16;
         attr.timeout = 10;
         attr.retry_cnt = 7;
-        attr.rnr_retry = rnr_retry;
+        attr.rnr_retry = limits.rnr_retry;
         let connected = mask::IBV_QP_MAX_QP_RD_ATOMIC
             | mask::IBV_QP_TIMEOUT
             | mask::IBV_QP_RETRY_CNT
