@@ -35,6 +35,7 @@ pub mod scripted;
 mod sequence;
 mod signals;
 mod srq;
+mod stack;
 mod undefined;
 mod unsupported;
 mod xrcd;
@@ -43,6 +44,7 @@ pub(crate) use fork::{FDS, close_in_children};
 pub(crate) use memory::{ProcessMemory, is_accessible, object_of, own_object};
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
+pub(crate) use stack::stack;
 
 use std::{ffi::c_int, ptr, sync::OnceLock};
 

@@ -4,14 +4,11 @@ use std::{
     collections::HashMap,
     path::Path,
     ptr,
-    sync::{PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use super::report::Location;
-use crate::abi::{object_of, own_object};
-
-/// Maximum number of frames of a stack: a call of the program is above those of softnic and of `verbs`.
-const MAX_FRAMES: usize = 24;
+use crate::abi::{object_of, own_object, stack};
 
 /// Whether the call at an address is one of the program: looked up once for each address.
 static OF_PROGRAM: RwLock<Option<HashMap<usize, bool>>> = RwLock::new(None);
@@ -48,22 +45,14 @@ const PACKAGES: [&str; 6] = [
     "backtrace-",
 ];
 
-/// Addresses of the calls of a stack, the innermost one first, up to the program's innermost function: each further frame
-/// costs as much as a post.
+/// Addresses of the calls of a stack, the innermost one first, up to the program's innermost function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct CallSite(Vec<usize>);
+pub(crate) struct CallSite(Arc<[usize]>);
 
 impl CallSite {
     /// The stack of this call.
     pub(crate) fn here() -> Self {
-        let mut frames = Vec::with_capacity(MAX_FRAMES);
-        backtrace::trace(|frame| {
-            // The call before the return address.
-            let address = frame.ip().addr().saturating_sub(1);
-            frames.push(address);
-            frames.len() < MAX_FRAMES && !is_of_program(address)
-        });
-        Self(frames)
+        Self(stack(is_of_program))
     }
 
     /// The innermost function of the program; `None` if the stack has none.

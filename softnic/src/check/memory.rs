@@ -17,14 +17,34 @@ pub(super) fn range(addr: u64, len: usize) -> HostRange {
     }
 }
 
-/// Bytes of the process; `None` if not all of them are mapped.
-pub(super) fn read(addr: u64, len: usize) -> Option<Vec<u8>> {
-    if !is_accessible(addr, len) {
+/// Maximum number of bytes compared at once: those of a page, in the processor's cache.
+const CHUNK: usize = 4096;
+
+/// Reads bytes of the process. Returns false, and reads none, if not all of them are mapped.
+pub(super) fn read(addr: u64, to: &mut [u8]) -> bool {
+    let is_accessible = is_accessible(addr, to.len());
+    if is_accessible {
+        ProcessMemory.read(range(addr, to.len()), to);
+    }
+    is_accessible
+}
+
+/// The first byte of the process that differs from the expected one: its offset and value. `None` if not all bytes are mapped.
+pub(super) fn first_difference(addr: u64, expected: &[u8]) -> Option<(usize, u8)> {
+    if !is_accessible(addr, expected.len()) {
         return None;
     }
-    let mut bytes = vec![0; len];
-    ProcessMemory.read(range(addr, len), &mut bytes);
-    Some(bytes)
+    let mut buffer = [0; CHUNK];
+    for (index, old) in expected.chunks(CHUNK).enumerate() {
+        let offset = index * CHUNK;
+        let new = buffer.get_mut(..old.len())?;
+        ProcessMemory.read(range(addr + offset as u64, new.len()), new);
+        if old != &*new {
+            let at = old.iter().zip(&*new).position(|(old, new)| old != new)?;
+            return Some((offset + at, *new.get(at)?));
+        }
+    }
+    None
 }
 
 /// The memory of this process, for a fabric with checks. Memory that is not mapped is reported, and not accessed.

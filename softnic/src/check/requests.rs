@@ -27,9 +27,11 @@ impl Element {
     /// Creates an element; `compares` requests a snapshot.
     fn new(sge: Sge, compares: bool) -> Self {
         let len = (sge.len as usize).min(MAX_COMPARED);
-        let snapshot = (compares && len > 0)
-            .then(|| memory::read(sge.addr, len))
-            .flatten();
+        let mut snapshot = None;
+        if compares && len > 0 {
+            let mut bytes = vec![0; len];
+            snapshot = memory::read(sge.addr, &mut bytes).then_some(bytes);
+        }
         Self { sge, snapshot }
     }
 
@@ -49,9 +51,8 @@ impl Element {
     /// The first byte of a part of the snapshot that differs from memory: its offset, old and new value.
     fn changed(&self, offset: usize, len: usize) -> Option<(usize, u8, u8)> {
         let old = self.snapshot.as_ref()?.get(offset..offset + len)?;
-        let new = memory::read(self.sge.addr + offset as u64, len)?;
-        let at = old.iter().zip(&new).position(|(old, new)| old != new)?;
-        Some((offset + at, old[at], new[at]))
+        let (at, new) = memory::first_difference(self.sge.addr + offset as u64, old)?;
+        Some((offset + at, *old.get(at)?, new))
     }
 
     /// The first byte that differs from the snapshot.
@@ -70,13 +71,10 @@ impl Element {
         let Some((offset, len)) = self.overlap(range) else {
             return;
         };
-        if let Some(new) = memory::read(self.sge.addr + offset as u64, len)
-            && let Some(old) = self
-                .snapshot
-                .as_mut()
-                .and_then(|old| old.get_mut(offset..offset + len))
-        {
-            old.copy_from_slice(&new);
+        let snapshot = self.snapshot.as_mut();
+        if let Some(old) = snapshot.and_then(|old| old.get_mut(offset..offset + len)) {
+            // Memory that is not mapped is reported by the access.
+            let _is_mapped: bool = memory::read(self.sge.addr + offset as u64, old);
         }
     }
 
