@@ -155,6 +155,7 @@ impl Engine {
             return;
         }
         self.has_failed = true;
+        self.resources.late.settle_all(memory);
         self.resources.events.push_back(Event::DeviceFatal);
         let all: Vec<_> = self.qps.keys().copied().collect();
         for num in all {
