@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cm::{ConnParam, Event, EventChannel};
 use softnic::{Fabric, Rule};
-use verbs::{CompletionQueue, ProtectionDomain, Rc};
+use verbs::{CompletionQueue, ProtectionDomain};
 
 use crate::rules::shown_by;
 
@@ -30,8 +30,9 @@ fn is_early(channel: &EventChannel, addr: std::net::SocketAddr) -> bool {
     };
     let ctx = id.context().unwrap();
     let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.cq_builder(8).create().unwrap());
-    let create =
-        |pd: &ProtectionDomain, cq: &CompletionQueue| pd.qp_builder::<Rc>(cq, cq).create().unwrap();
+    let create = |pd: &ProtectionDomain, cq: &CompletionQueue| {
+        pd.qp_builder::<verbs::Rc>(cq, cq).create().unwrap()
+    };
     let active_qp = id.init_qp(create(&pd, &cq)).unwrap();
     id.connect(&active_qp, &ConnParam::new()).unwrap();
     let Event::ConnectRequest(request) = next(channel) else {

@@ -1,8 +1,9 @@
-//! Payloads that an adversary places late, in parts, or at the poll of their completion.
+//! Decisions of an adversary about requests: dropped or delayed requests, and payloads that are placed late, in parts, or at
+//! the poll of their completion.
 
 use std::{cmp::Reverse, num::NonZero, ops::Range, sync::Arc, time::Duration};
 
-use super::QueuePair;
+use super::{QueuePair, State};
 use crate::{
     adversary::{Adversary, Rule},
     engine::{
@@ -18,7 +19,7 @@ use crate::{
 /// Maximum number of bytes in a completion.
 pub(super) const MAX_POLLED: usize = 64;
 
-/// Maximum delay of bytes in microseconds.
+/// Maximum delay of bytes, and of the start of a request, in microseconds.
 const MAX_DELAY_US: u64 = 50;
 
 /// Bytes of a number that the processor reads and writes as a whole.
@@ -49,6 +50,29 @@ fn decide(adversary: &Adversary, len: usize, is_relaxed: bool) -> Option<Late> {
 }
 
 impl QueuePair {
+    /// Whether an adversary accepts requests before the state allows them, and drops them.
+    pub(super) fn drops_early(&self, ctx: &Context<'_>) -> bool {
+        let is_early = matches!(self.state, State::Reset | State::Init | State::Rtr);
+        is_early && ctx.resources.adversary.choose(Rule::EarlyPost, 2) == 1
+    }
+
+    /// Decides once about the start of the current request: an adversary may read its memory later.
+    pub(super) fn is_delayed(&mut self, ctx: &Context<'_>) -> bool {
+        if ctx.resources.adversary.is_kind() {
+            return false;
+        }
+        let requester = &mut self.requester;
+        let Some(wqe) = requester.wqes.get_mut(requester.current) else {
+            return false;
+        };
+        if std::mem::replace(&mut wqe.is_decided, true) {
+            return false;
+        }
+        let delay = ctx.resources.adversary.delay(Rule::LateReads, MAX_DELAY_US);
+        requester.start_after = delay.map(|delay| ctx.now + delay);
+        requester.start_after.is_some()
+    }
+
     /// Writes the bytes of earlier requests of the peer; those of relaxed writes before another relaxed write stay late.
     pub(super) fn settle(&self, is_write: bool, ctx: &mut Context<'_>) {
         if !ctx.resources.adversary.is_kind() {

@@ -29,9 +29,6 @@ const MAX_MESSAGE: u64 = 1 << 31;
 /// Numbers of shared receive queues have 24 bits.
 const MAX_SRQ_NUMBER: u32 = 0xff_ffff;
 
-/// Maximum delay of the start of a request by an adversary, in microseconds.
-const MAX_DELAY_US: u64 = 50;
-
 /// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
 
@@ -47,7 +44,7 @@ pub(super) struct Wqe {
     /// Whether sending has started.
     pub(super) is_issued: bool,
     /// Whether an adversary has decided about the start.
-    is_decided: bool,
+    pub(super) is_decided: bool,
 }
 
 impl Wqe {
@@ -76,9 +73,9 @@ pub(in crate::engine) struct Requester {
     /// Bytes that the poll of the next completion writes.
     pub(super) late_bytes: Option<NonZero<u32>>,
     /// Start of the current request, delayed by an adversary.
-    start_after: Option<Duration>,
+    pub(super) start_after: Option<Duration>,
     /// Index of the request being sent, and the number of its packets already sent.
-    current: usize,
+    pub(super) current: usize,
     sent: u32,
     /// Oldest unacknowledged packet.
     pub(super) unacked: Psn,
@@ -196,12 +193,6 @@ impl QueuePair {
         self.check_send(&request, 0)?;
         self.enqueue(request, ctx);
         Ok(())
-    }
-
-    /// Whether an adversary accepts requests before the state allows them, and drops them.
-    fn drops_early(&self, ctx: &Context<'_>) -> bool {
-        let is_early = matches!(self.state, State::Reset | State::Init | State::Rtr);
-        is_early && ctx.resources.adversary.choose(Rule::EarlyPost, 2) == 1
     }
 
     /// Posts all requests in order, or none.
@@ -454,23 +445,6 @@ impl QueuePair {
             requester.reads_in_flight += u32::from(op.needs_response());
         }
         Started::Yes
-    }
-
-    /// Decides once about the start of the current request: an adversary may read its memory later.
-    fn is_delayed(&mut self, ctx: &Context<'_>) -> bool {
-        if ctx.resources.adversary.is_kind() {
-            return false;
-        }
-        let requester = &mut self.requester;
-        let Some(wqe) = requester.wqes.get_mut(requester.current) else {
-            return false;
-        };
-        if std::mem::replace(&mut wqe.is_decided, true) {
-            return false;
-        }
-        let delay = ctx.resources.adversary.delay(Rule::LateReads, MAX_DELAY_US);
-        requester.start_after = delay.map(|delay| ctx.now + delay);
-        requester.start_after.is_some()
     }
 
     fn must_wait(&self, wqe: &Wqe) -> bool {
