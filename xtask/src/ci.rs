@@ -11,7 +11,7 @@ use crate::output;
 use crate::stack::Stack;
 use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
-use crate::{bare_machine, bench, codegen, dependencies, fuzz, packages, semver, test, tidy};
+use crate::{bare_machine, bench, codegen, demo, dependencies, fuzz, packages, semver, test, tidy};
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
@@ -66,6 +66,10 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("fuzz targets", || fuzz::check(&workspace));
     stages.check("packages", || packages::run(&workspace));
     stages.check("bare machine", || bare_machine::run(&workspace, long));
+    stages.check("demo in C", || {
+        ensure!(demo::original::run(None)?, "not both messages have arrived");
+        Ok(())
+    });
     stages.check("semver", || semver::run_if_possible(&workspace));
     stages.check("counts", || bench::run_counts(&workspace, true));
     test::run_stages_of_nightly(&workspace, &mut stages);

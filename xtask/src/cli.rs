@@ -34,6 +34,9 @@ pub(crate) enum Command {
         /// Run on two guests with Soft-RoCE in their kernels; installs packages, and takes minutes the first time
         #[arg(long)]
         guests: bool,
+        /// Run a server in C and the client in Rust, in two processes on softnic's library; installs rdma-core's headers
+        #[arg(long, conflicts_with_all = ["guests", "loss"])]
+        original: bool,
         /// Probability of the loss of a frame, 0 to 1: the devices retransmit
         #[arg(long, value_name = "PROBABILITY", value_parser = probability, conflicts_with = "guests")]
         loss: Option<f64>,
@@ -134,7 +137,13 @@ mod tests {
     #[test]
     fn demo_takes_a_probability_without_guests() {
         let parse = |words: &str| Cli::try_parse_from(words.split(' '));
-        for accepted in ["demo", "demo --guests", "demo --loss 0.2", "demo --loss 1"] {
+        for accepted in [
+            "demo",
+            "demo --guests",
+            "demo --loss 0.2",
+            "demo --loss 1",
+            "demo --original",
+        ] {
             assert!(parse(&format!("xtask {accepted}")).is_ok(), "{accepted}");
         }
         for refused in [
@@ -144,6 +153,8 @@ mod tests {
             "--loss -1",
             "--loss NaN",
             "--guests --loss 0.1",
+            "--guests --original",
+            "--original --loss 0.1",
         ] {
             assert!(
                 parse(&format!("xtask demo {refused}")).is_err(),

@@ -72,7 +72,13 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             guests: true, svg, ..
         } => return Ok(verdict(demo::run_in_guests(svg.as_deref())?)),
         Command::Demo {
+            original: true,
+            svg,
+            ..
+        } => return Ok(verdict(demo::original::run(svg.as_deref())?)),
+        Command::Demo {
             guests: false,
+            original: false,
             loss,
             svg,
         } => return Ok(verdict(demo::run(loss, svg.as_deref())?)),

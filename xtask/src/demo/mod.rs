@@ -1,6 +1,8 @@
 //! `cargo xtask demo`: a Rust client and server talk over RDMA, with an explanation of each step beside the programs'
-//! output: on two softnic hosts in one process, or on two guests, whose kernels have the RDMA devices.
+//! output: on two softnic hosts in one process, in two processes with the server in C, or on two guests, whose kernels have the
+//! RDMA devices.
 
+pub(crate) mod original;
 mod sequence;
 mod stage;
 
@@ -24,6 +26,9 @@ const COMMANDS: [&str; 2] = [
     "basic-server --port 7471 --clients 1",
     "basic-client 10.9.0.1 7471",
 ];
+
+/// The hosts of these commands.
+const HEADINGS: [&str; 2] = ["host a, 10.9.0.1", "host b, 10.9.0.2"];
 
 /// Columns of an output without a terminal.
 const DEFAULT_COLUMNS: u16 = 100;
@@ -71,13 +76,13 @@ fn show_trace<W: Write>(command: &mut Command, stage: &mut Stage<W>) -> Result<b
         .stdout
         .take()
         .context("a pipe was asked for")?;
-    stage.open(COMMANDS)?;
+    stage.open(HEADINGS, COMMANDS)?;
     for line in BufReader::new(output).lines() {
         show_line(&line?, stage)?;
     }
     let status = program.wait()?;
     ensure!(status.success(), "one of the programs has failed");
-    stage.close(begin.elapsed(), "")
+    stage.close(begin.elapsed(), "safe Rust", "")
 }
 
 /// Shows a line of the demo's program: `a: ` or `b: ` and a line of a host's program, or `a > b: ` and a frame.
@@ -117,7 +122,7 @@ pub(crate) fn run_in_guests(svg: Option<&Path>) -> Result<bool> {
             EventKind::Up => {
                 up += 1;
                 if up == COMMANDS.len() {
-                    stage.open(COMMANDS)
+                    stage.open(HEADINGS, COMMANDS)
                 } else {
                     Ok(())
                 }
@@ -137,7 +142,7 @@ pub(crate) fn run_in_guests(svg: Option<&Path>) -> Result<bool> {
         eprintln!("{complaint}");
     }
     ensure!(outcome.is_success(), "one of the programs has failed");
-    let arrived = stage.close(begin.elapsed(), " including the boot")?;
+    let arrived = stage.close(begin.elapsed(), "safe Rust", " including the boot")?;
     write_picture(&stage, svg)?;
     Ok(arrived)
 }

@@ -62,7 +62,6 @@ const MEANINGS: &[(Option<Host>, &str, &str)] = &[
 ];
 
 const NAMES: [&str; 2] = ["a", "b"];
-const HEADINGS: [&str; 2] = ["host a, 10.9.0.1", "host b, 10.9.0.2"];
 
 /// Columns of output: with more, lines get too long to read; with fewer, words no longer fit.
 const WIDTHS: std::ops::RangeInclusive<usize> = 24..=120;
@@ -106,11 +105,11 @@ impl<W: Write> Stage<W> {
     }
 
     /// Prints the headings: each host's address and command.
-    pub(super) fn open(&mut self, commands: [&str; 2]) -> Result<()> {
-        let [a, b] = [0, 1].map(|host: usize| format!("{}: {}", HEADINGS[host], commands[host]));
+    pub(super) fn open(&mut self, headings: [&str; 2], commands: [&str; 2]) -> Result<()> {
+        let [a, b] = [0, 1].map(|host: usize| format!("{}: {}", headings[host], commands[host]));
         self.sequence.open([a, b]);
         let Some(column) = self.column() else {
-            for ((heading, command), host) in HEADINGS.iter().zip(commands).zip([Host::A, Host::B])
+            for ((heading, command), host) in headings.iter().zip(commands).zip([Host::A, Host::B])
             {
                 self.print(host, "", &format!("{heading}: {command}"), style)?;
             }
@@ -118,7 +117,7 @@ impl<W: Write> Stage<W> {
             return Ok(());
         };
         let rule = "─".repeat(column);
-        for [a, b] in [HEADINGS, commands, [&rule, &rule]] {
+        for [a, b] in [headings, commands, [&rule, &rule]] {
             writeln!(self.out, "{} {b}", pad(a, column + 2))?;
         }
         Ok(())
@@ -197,7 +196,7 @@ impl<W: Write> Stage<W> {
     }
 
     /// Prints the result. Returns whether both messages arrived.
-    pub(super) fn close(&mut self, time: Duration, including: &str) -> Result<bool> {
+    pub(super) fn close(&mut self, time: Duration, by: &str, including: &str) -> Result<bool> {
         let [Some(by_server), Some(by_client)] = &self.received else {
             writeln!(self.out, "\nNot both messages have arrived.")?;
             return Ok(false);
@@ -207,7 +206,7 @@ impl<W: Write> Stage<W> {
             frames => format!(", in {frames} frames"),
         };
         let text = format!(
-            "Both messages arrived, sent and received by safe Rust{frames}, in {:.2} s{including}:",
+            "Both messages arrived, sent and received by {by}{frames}, in {:.2} s{including}:",
             time.as_secs_f64()
         );
         writeln!(self.out, "\n{}\n", textwrap::fill(&text, self.width))?;
@@ -236,7 +235,9 @@ mod tests {
         console::set_colors_enabled(false);
         let mut out = Vec::new();
         let mut stage = Stage::new(&mut out, width);
-        stage.open(["the server", "the client"]).unwrap();
+        stage
+            .open(["host a", "host b"], ["the server", "the client"])
+            .unwrap();
         stage
             .line(Host::A, Stream::Stdout, "listening on port 7471.")
             .unwrap();
