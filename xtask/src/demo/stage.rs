@@ -236,7 +236,7 @@ mod tests {
         let mut out = Vec::new();
         let mut stage = Stage::new(&mut out, width);
         stage
-            .open(["host a", "host b"], ["the server", "the client"])
+            .open(super::super::HEADINGS, ["the server", "the client"])
             .unwrap();
         stage
             .line(Host::A, Stream::Stdout, "listening on port 7471.")
