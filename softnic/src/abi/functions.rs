@@ -104,6 +104,14 @@ trait Answer {
     {
         Self::failed(errno)
     }
+
+    /// Sets `errno` to the value of a failure, as the kernel's call below libibverbs does.
+    fn noted(self) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
 }
 
 impl<T> Answer for *mut T {
@@ -125,6 +133,13 @@ impl Answer for c_int {
             }
             _ => errno,
         }
+    }
+
+    fn noted(self) -> Self {
+        if self > 0 {
+            set_errno(self);
+        }
+        self
     }
 }
 
@@ -163,13 +178,13 @@ macro_rules! functions {
             let kind = unsafe { Kind::of(ctx) };
             const CALL: Call = Call::of(stringify!($name));
             if let Err(errno) = kind.called(CALL) {
-                return Answer::failed_call(CALL, errno);
+                return Answer::noted(Answer::failed_call(CALL, errno));
             }
-            match kind {
+            Answer::noted(match kind {
                 Kind::Engine(_) => engine!($module $(::$engine)?, $first $($arg)*),
                 // SAFETY: the caller's arguments, for an object of a scripted device.
                 Kind::Scripted(_) => unsafe { scripted::$scripted($first $(, $arg)*) },
-            }
+            })
         }
     )*};
 }

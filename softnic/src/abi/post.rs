@@ -276,6 +276,20 @@ pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest,
     })
 }
 
+/// Shows the new key of a posted binding in the program's window: its index with the low byte of the request.
+///
+/// # Safety
+/// - A request to bind a live window.
+unsafe fn show_key(wr: &ffi::ibv_send_wr) {
+    const TAG: u32 = 0xff;
+    // SAFETY: a field of this opcode.
+    let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
+    // SAFETY: the caller's window is live, and bound by one thread at a time.
+    let key = unsafe { (*bind.mw).rkey };
+    // SAFETY: as above.
+    unsafe { (*bind.mw).rkey = key & !TAG | bind.rkey & TAG };
+}
+
 pub(super) unsafe extern "C" fn post_send(
     raw: *mut ffi::ibv_qp,
     mut wr: *mut ffi::ibv_send_wr,
@@ -300,7 +314,14 @@ pub(super) unsafe extern "C" fn post_send(
             false => qp.device.port.attempt(Call::PostSend),
         };
         let ret = match refused.and(request) {
-            Ok(request) if doorbell.is_ok() => post(qp, request),
+            Ok(request) if doorbell.is_ok() => {
+                let ret = post(qp, request);
+                if ret == 0 && this.opcode == ffi::ibv_wr_opcode::IBV_WR_BIND_MW {
+                    // SAFETY: a request to bind a live window.
+                    unsafe { show_key(this) };
+                }
+                ret
+            }
             Ok(request) => {
                 qp.unheard().push(request);
                 0

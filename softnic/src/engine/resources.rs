@@ -67,6 +67,8 @@ pub(super) struct Resources {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) pd: PdId,
+    /// Domain of the receives: the shared queue's, which may differ from the queue pair's.
+    pub(super) recv_pd: PdId,
     /// Shared receive queue, in place of the queue pair's own.
     pub(super) srq: Option<SrqId>,
     pub(super) cq: CqId,
@@ -174,6 +176,11 @@ impl Resources {
         if let Some(srq) = self.srqs.get_mut(&srq) {
             srq.occupied = srq.occupied.saturating_sub(1);
         }
+    }
+
+    /// Domain of a shared receive queue.
+    pub(super) fn domain_of(&self, srq: SrqId) -> Option<PdId> {
+        Some(self.srqs.get(&srq)?.pd)
     }
 
     /// Takes the oldest receive of a shared queue.

@@ -21,6 +21,7 @@ impl Resources {
         let binding = srq.xrc.filter(|binding| binding.xrcd == xrcd)?;
         Some(Target {
             pd: srq.pd,
+            recv_pd: srq.pd,
             srq: Some(id),
             cq: binding.cq,
         })

@@ -466,3 +466,32 @@ fn shared_receives_raise_their_limit_once_and_the_last_event() {
     assert_eq!(pair.hosts[1].events(), [last]);
     assert!(pair.hosts[1].engine.destroy_srq(srq).is_err(), "in use");
 }
+
+/// The receives of a shared queue name regions of the queue's domain, whatever the queue pair's.
+#[test]
+fn shared_receive_uses_the_domain_of_its_queue() {
+    for is_of_queue in [true, false] {
+        let mut pair = Pair::new(QpKind::Rc, false);
+        let host = &mut pair.hosts[1];
+        let of_queue = host.engine.alloc_pd();
+        let srq = host.engine.create_srq(of_queue, 4, 1).unwrap();
+        let init = crate::pair::init(QpKind::Rc, host.pd, host.cq, Some(srq));
+        host.qp = host.engine.create_qp(init).unwrap();
+        if is_of_queue {
+            host.pd = of_queue;
+            host.key = host.register(crate::shadow::BASE, 64, crate::pair::ALL);
+        }
+        let sges = vec![host.sge(0, 64)];
+        let recv = softnic::engine::RecvRequest { wr_id: 7, sges };
+        host.engine.post_srq_recv(srq, recv).unwrap();
+        pair.connect(&attributes());
+        let from = pair.hosts[0].sge(0, 8);
+        pair.post(0, request(1, SEND, &[from]));
+        pair.run();
+        let expected = match is_of_queue {
+            true => Status::Success,
+            false => Status::LocalProtection,
+        };
+        assert_eq!(statuses(&mut pair, 1), [(7, expected)]);
+    }
+}

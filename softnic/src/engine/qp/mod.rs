@@ -201,11 +201,16 @@ impl QueuePair {
             Some(xrcd) => ctx
                 .resources
                 .xrc_target(xrcd, packet.frame.extensions.xrc_srq?),
-            None => Some(Target {
-                pd: self.init.pd?,
-                srq: self.init.srq,
-                cq: self.init.recv_cq?,
-            }),
+            None => {
+                let (pd, srq) = (self.init.pd?, self.init.srq);
+                let shared = srq.and_then(|srq| ctx.resources.domain_of(srq));
+                Some(Target {
+                    pd,
+                    recv_pd: shared.unwrap_or(pd),
+                    srq,
+                    cq: self.init.recv_cq?,
+                })
+            }
         }
     }
 

@@ -299,10 +299,10 @@ impl QueuePair {
                 return Err(INVALID);
             }
         };
-        let late_bytes = self.defer_message(target.pd, &recv, (position, packet.payload), ctx);
+        let late_bytes = self.defer_message(target.recv_pd, &recv, (position, packet.payload), ctx);
         let total = match late_bytes {
             Some(_) => Ok(packet.payload.len() as u64),
-            None => take_segment(target.pd, &recv, received, packet.payload, ctx),
+            None => take_segment(target.recv_pd, &recv, received, packet.payload, ctx),
         };
         let invalidated = packet
             .frame

@@ -98,7 +98,7 @@ impl QueuePair {
             _ if position.begins() => (self.take_receive(target, ctx)?, 0),
             _ => return None,
         };
-        let end = match take_segment(target.pd, &recv, received, packet.payload, ctx) {
+        let end = match take_segment(target.recv_pd, &recv, received, packet.payload, ctx) {
             Ok(end) => end,
             Err(Status::LocalLength) => {
                 self.drop_too_long(recv, target, ctx);
@@ -193,7 +193,7 @@ impl QueuePair {
             }
         }
         let len = (GRH_LEN + packet.payload.len()) as u64;
-        let pd = target.pd;
+        let pd = target.recv_pd;
         if len > total_len(&recv.sges) {
             return self.drop_too_long(recv, target, ctx);
         }
