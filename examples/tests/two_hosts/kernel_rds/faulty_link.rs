@@ -16,7 +16,7 @@ fn interop_faulty_link_loses_and_changes_no_message() {
     let kernels = roles(&[format!("hashes $B:4500 $A:4500 {COUNT}")]);
     let faults = "a-b:loss=0.01,duplication=0.01,corruption=0.01";
     let options = ["--rds", "b", "--link", faults];
-    let printed = run_with(&options, 280, &ours, &kernels);
+    let printed = run_with(&options, 500, &ours, &kernels);
     let [a, b] = [&printed.a, &printed.b].map(|lines| numbers(lines, "hashed"));
     println!("{a:?} {b:?}");
     assert_eq!((a[0], a[2]), (COUNT, COUNT));

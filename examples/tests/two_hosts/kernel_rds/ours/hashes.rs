@@ -21,7 +21,7 @@ const END: &[u8] = b"end";
 
 /// Time for the delivery of [`END`] over a faulty link, which may have to be connected again. Until then, the kernel's host may
 /// repeat messages whose acknowledgement was lost.
-const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(150);
 
 /// The messages of one direction.
 #[derive(Default)]
