@@ -479,7 +479,7 @@ fn shared_receive_uses_the_domain_of_its_queue() {
         host.qp = host.engine.create_qp(init).unwrap();
         if is_of_queue {
             host.pd = of_queue;
-            host.key = host.register(BASE, 64, ALL);
+            host.key = host.register(BASE, 64, crate::pair::ALL);
         }
         let sges = vec![host.sge(0, 64)];
         let recv = softnic::engine::RecvRequest { wr_id: 7, sges };
