@@ -206,8 +206,8 @@ impl<W: Write> Stage<W> {
             frames => format!(", in {frames} frames"),
         };
         let text = format!(
-            "Both messages arrived, sent and received by {by}{frames}, in {:.2} s{including}:",
-            time.as_secs_f64()
+            "Both messages arrived, sent and received by {by}{frames}, in {}{including}:",
+            shown(time)
         );
         writeln!(self.out, "\n{}\n", textwrap::fill(&text, self.width))?;
         for (side, message) in [("server", by_server), ("client", by_client)] {
@@ -218,6 +218,16 @@ impl<W: Write> Stage<W> {
             )?;
         }
         Ok(true)
+    }
+}
+
+/// A duration with two to four digits, in the unit that fits.
+fn shown(time: Duration) -> String {
+    match time.as_micros() {
+        micros @ 0..1000 => format!("{micros} µs"),
+        micros @ 1000..10_000 => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
+        micros @ 10_000..1_000_000 => format!("{} ms", micros / 1000),
+        _ => format!("{:.1} s", time.as_secs_f64()),
     }
 }
 
@@ -291,6 +301,21 @@ mod tests {
             assert!(text.contains("  a ◀ b RC SEND Only"), "{text}");
             assert!(text.contains("  a ▶ b RC"), "{text}");
         }
+    }
+
+    #[test]
+    fn durations_have_a_unit_that_shows_them() {
+        let times = [
+            0, 42, 999, 1000, 4270, 9999, 87_300, 999_999, 1_000_000, 62_340_000,
+        ];
+        let texts = times.map(|micros| shown(Duration::from_micros(micros)));
+        assert_eq!(
+            texts,
+            [
+                "0 µs", "42 µs", "999 µs", "1.0 ms", "4.2 ms", "9.9 ms", "87 ms", "999 ms",
+                "1.0 s", "62.3 s"
+            ]
+        );
     }
 
     #[test]
