@@ -3,10 +3,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
+    ffi::CString,
+    fs,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+/// Set for a child process with a test alone.
+const CHILD: &str = "PRELOAD_LIBRARY_IS_CLOSED";
 
 /// Headers with calls that take descriptors.
 const HEADERS: [&str; 30] = [
@@ -85,7 +90,7 @@ fn symbols(library: &Path) -> BTreeSet<String> {
 }
 
 fn c_library() -> BTreeSet<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps.lines().find_map(|line| {
         let path = line.split_whitespace().nth(5)?;
         path.ends_with("/libc.so.6").then(|| Path::new(path))
@@ -179,13 +184,29 @@ fn call_of_the_headers_with_a_descriptor_has_a_decision() {
 /// Handlers of the C library refer to the library's functions, and its threads run them.
 #[test]
 fn library_stays_loaded_after_its_dlclose() {
-    let program = "\
-import _ctypes, ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
-_ctypes.dlclose(library._handle)
-print(sys.argv[1] in open('/proc/self/maps').read())";
-    let mut python = Command::new("python3");
-    let output = python.args(["-c", program]).arg(library_path()).output();
-    let output = output.unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "True\n");
+    let path = library_path();
+    if env::var_os(CHILD).is_none() {
+        // The library stays until the end of its process.
+        let mut child = Command::new(env::current_exe().unwrap());
+        child.args(["--exact", "calls::library_stays_loaded_after_its_dlclose"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && printed.contains("1 passed"),
+            "{output:?}"
+        );
+        return;
+    }
+    let file = CString::new(path.to_str().unwrap()).unwrap();
+    let is_loaded = || {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains(path.to_str().unwrap())
+    };
+    assert!(!is_loaded());
+    // SAFETY: the path is a string of C. The library's initializers have no requirement.
+    let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    // SAFETY: the handle has no other owner, and no function of the library is used.
+    assert_eq!(unsafe { libc::dlclose(library) }, 0);
+    assert!(is_loaded());
 }
