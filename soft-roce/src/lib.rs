@@ -48,6 +48,7 @@ mod clock;
 mod command;
 mod control;
 mod counter;
+mod descendants;
 mod device;
 mod distribution;
 mod doctor;

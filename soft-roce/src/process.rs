@@ -17,16 +17,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use crate::descendants::Descendants;
+
 /// Cleanup work for the signal handler.
 #[derive(Debug)]
 struct Registry {
     children: Vec<Pid>,
+    /// Those of the children whose descendants end with them.
+    trees: Vec<Pid>,
     paths: Vec<PathBuf>,
     undo: Vec<Vec<&'static str>>,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     children: Vec::new(),
+    trees: Vec::new(),
     paths: Vec::new(),
     undo: Vec::new(),
 });
@@ -72,6 +77,12 @@ impl Supervised {
         Ok(Self { child, pid })
     }
 
+    /// Has the signal handler end the processes started by the child as well, such as cargo's test programs. Not for a
+    /// package manager, whose programs must complete their changes.
+    pub fn end_descendants_at_exit(&self) {
+        registry().trees.push(self.pid);
+    }
+
     /// The child process, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
@@ -110,7 +121,9 @@ impl Supervised {
     /// Unregisters the child. Blocks while [`clear_away`] holds the registry, so a child killed by the signal handler
     /// is never reported as a failure before this process exits.
     fn leave(&self) {
-        registry().children.retain(|pid| *pid != self.pid);
+        let mut registry = registry();
+        registry.children.retain(|pid| *pid != self.pid);
+        registry.trees.retain(|pid| *pid != self.pid);
     }
 }
 
@@ -154,13 +167,15 @@ impl Drop for Undo {
     }
 }
 
-/// Kills every child, runs the undo commands and removes the scratch folders: for the signal handler, before this
+/// Kills every child, and the descendants of some, runs the undo commands and removes the scratch folders: for the signal handler, before this
 /// process exits.
 ///
 /// The returned guard keeps the registry locked, so that no other thread starts a child or reports the death of a
 /// killed child as a failure. Blocks for 500 ms at most before SIGKILL follows SIGTERM.
 pub(crate) fn clear_away() -> impl Drop {
     let registry = registry();
+    let descendants = Descendants::of(&registry.trees);
+    descendants.send(Signal::TERM);
     for &pid in &registry.children {
         let _already_gone = rustix::process::kill_process(pid, Signal::TERM);
     }
@@ -174,6 +189,7 @@ pub(crate) fn clear_away() -> impl Drop {
             thread::sleep(Duration::from_millis(5));
         }
     }
+    descendants.send(Signal::KILL);
     for words in registry.undo.iter().rev() {
         take_back(words);
     }
