@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-/// Prefix of the line printed by the guest's script before the device tests of a library.
+/// Prefix of the line printed by the script of device tests before those of a library.
 pub(crate) const DEVICE_TESTS_OF: &str = "Running the device tests of ";
 
-/// Prefix of the line printed by the guest's script before all tests, with the kernel's release.
-pub(crate) const KERNEL: &str = "Kernel of the guest: ";
+/// Prefix of the line printed by the script of device tests before all tests, with the kernel's release.
+pub(crate) const KERNEL: &str = "Kernel of the device: ";
 
 /// The tests that ran, each with its result.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ mod tests {
         };
         let mut all = Outcomes::default();
         all.add(of_guest(&[
-            "Kernel of the guest: 6.12.43",
+            "Kernel of the device: 6.12.43",
             "Running the device tests of cm",
             "test a ... ok",
         ]));

@@ -15,6 +15,8 @@ mod event_loop;
 mod faults;
 mod hints;
 mod identifiers;
+#[path = "../../../verbs/tests/shared/machine.rs"]
+mod machine;
 mod overtaking;
 mod pyverbs;
 mod refused_batches;

@@ -21,7 +21,8 @@ pub(crate) fn local() -> SocketAddr {
 
 /// IPv6 address of the guest's RDMA device.
 pub(crate) fn local_v6() -> IpAddr {
-    let address = std::env::var("A6").expect("the guest has an IPv6 address");
+    let address =
+        std::env::var("A6").expect("left out: the device has no IPv6 address (variable A6)");
     address.parse().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, process::Command};
 
-use crate::local;
+use crate::{local, machine::require_guest};
 
 /// The interface of the device.
 const INTERFACE: &str = "/sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0";
@@ -15,6 +15,7 @@ pub(crate) struct UnresponsiveHosts {
 
 impl UnresponsiveHosts {
     pub(crate) fn new() -> Self {
+        require_guest("changes the ARP settings of the device's interface");
         let interface = fs::read_to_string(INTERFACE).unwrap().trim().to_owned();
         set_retransmission_ms(&interface, 100);
         ip(&["link", "set", &interface, "arp", "on"]);

@@ -2,10 +2,13 @@
 
 use std::{net::IpAddr, process::Command};
 
-use crate::support::local;
+use crate::{machine::require_guest, support::local};
 
 /// Adds an address to the device.
 pub(crate) fn add(ip: IpAddr, prefix: u8) {
+    require_guest(
+        "adds an address to the device's interface; variables A2 and A3 name addresses that it has",
+    );
     let gid = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,

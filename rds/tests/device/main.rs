@@ -10,6 +10,8 @@ mod bidirectional;
 mod cq_failure;
 mod flood;
 mod hostile;
+#[path = "../../../verbs/tests/shared/machine.rs"]
+mod machine;
 mod memory;
 #[path = "../prober/mod.rs"]
 mod prober;

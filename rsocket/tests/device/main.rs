@@ -11,6 +11,8 @@ mod half_open;
 mod handshakes;
 mod isolation;
 mod leaks;
+#[path = "../../../verbs/tests/shared/machine.rs"]
+mod machine;
 mod mapped_addresses;
 mod probe;
 mod settings;

@@ -12,7 +12,8 @@ pub(crate) fn local() -> SocketAddr {
 
 /// IPv6 address of the guest's RDMA device, with port 0.
 pub(crate) fn local_v6() -> SocketAddr {
-    let address = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
+    let address =
+        std::env::var("A6").expect("left out: the device has no IPv6 address (variable A6)");
     SocketAddr::new(address.parse().unwrap(), 0)
 }
 

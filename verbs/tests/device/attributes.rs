@@ -6,12 +6,11 @@ use verbs::{
     mr::Mapping,
 };
 
-use crate::loopback::open;
+use crate::loopback::{open, tested};
 
 #[test]
 fn device_attributes_are_reported() {
-    let devices = verbs::devices().unwrap();
-    let device = devices.iter().next().unwrap();
+    let device = tested();
     let ctx = device.open().unwrap();
     let types = [NodeType::CA, NodeType::RNIC];
     assert!(

@@ -2,22 +2,25 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    CompletionQueue, Context, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess, Reset, Rtr,
-    Rts,
+    CompletionQueue, Context, Device, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess, Reset,
+    Rtr, Rts,
     ah::AddressVector,
     qp::{Attributes, Psn, QpNum, QueuePairBuilder, RetryCount},
     scope::{Scope, ScopedBuf, ScopedSlice},
     work::{Gather, Scatter},
 };
 
-/// The device under test.
+/// The device under test: that of the variable `RDMA_DEVICE`, else the first.
+pub(crate) fn tested() -> Device {
+    let name = std::env::var("RDMA_DEVICE").ok();
+    let is_tested = |device: &Device| name.as_ref().is_none_or(|name| device.name() == *name);
+    let device = verbs::devices().unwrap().into_iter().find(is_tested);
+    device.expect("these tests need an RDMA device: run `cargo xtask test`")
+}
+
+/// The device under test, open.
 pub(crate) fn open() -> Context {
-    let devices = verbs::devices().unwrap();
-    assert!(
-        !devices.is_empty(),
-        "these tests need an RDMA device: run `cargo xtask test`"
-    );
-    devices.iter().next().unwrap().open().unwrap()
+    tested().open().unwrap()
 }
 
 /// A device with one protection domain.

@@ -18,6 +18,8 @@ mod hints;
 mod limited_calls;
 mod locked_memory;
 mod loopback;
+#[path = "../shared/machine.rs"]
+mod machine;
 mod memory;
 mod multicast;
 mod objects;

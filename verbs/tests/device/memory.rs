@@ -101,6 +101,10 @@ fn huge_page_shortage_names_the_pool() {
     let err = Mapping::huge(1 << 44, HugePage::MIB_2).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
     assert!(err.to_string().contains("too few huge pages"), "{err}");
+    // The pool of a machine in use stays as it is.
+    if std::env::var_os("HOSTS").is_none() {
+        return;
+    }
     if let Err(err) = fs::write(pool, "2") {
         assert_eq!(err.kind(), ErrorKind::PermissionDenied);
         return;

@@ -17,7 +17,7 @@ use verbs::{
     event::{AsyncEvent, AsyncEvents, EventObject, EventType},
 };
 
-use crate::loopback::Fixture;
+use crate::{loopback::Fixture, machine::require_guest};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -36,6 +36,7 @@ struct Spare {
 
 impl Spare {
     fn new() -> Self {
+        require_guest("makes a network interface with a device");
         let iwarp = Fixture::new().ctx.is_iwarp();
         let kind = if iwarp { "siw" } else { "rxe" };
         let spare = Self { kind };

@@ -193,10 +193,10 @@ impl Suite<'_> {
     }
 }
 
-/// The guest's script: runs the programs in sequence, each in its package's folder (as cargo does) with one test
+/// The script: runs the programs in sequence, each in its package's folder (as cargo does) with one test
 /// thread and its own arguments. A failure is reported at the end. A program that exceeds `limit` is killed and the next
 /// one starts.
-fn device_script<'a>(
+pub(super) fn device_script<'a>(
     programs: &[Program],
     arguments: impl Fn(&Program) -> Vec<&'a str>,
     limit: Duration,

@@ -16,11 +16,12 @@
 //!
 //! The kernel of the guests is built during the *host* stage, at the lowest priority; the stage *kernel* waits for it.
 //!
-//! `ci` adds a part of the tests on the [`newest`] stack.
+//! `ci` adds a part of the tests on the [`newest`] stack. With `--device`, only the suites of a [`card`] run.
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
 pub(crate) mod arm64;
+mod card;
 mod first_build;
 mod guests;
 mod newest;
@@ -28,7 +29,7 @@ mod newest;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::Message;
@@ -81,6 +82,12 @@ pub(crate) struct Options {
     pub(crate) backend: Backend,
     #[command(flatten)]
     pub(crate) stack: stack::Choice,
+    /// Run the device tests of verbs, cm, rsocket and rds on this RDMA device of the machine, and write a report
+    ///
+    /// Other devices, modules and network interfaces are unchanged. The device's addresses are the first ones of its GID
+    /// table, or those in the variables A and A6; A2 and A3 are further IPv4 addresses of the device, for rds.
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "stack", "kernel", "rdma_core"])]
+    pub(crate) device: Option<String>,
     /// Only tests with this text in the name
     pub(crate) filter: Option<String>,
     /// Prints no routine lines, as in the log of `ci`.
@@ -166,11 +173,15 @@ pub(crate) fn selections() -> Vec<&'static str> {
     parts.extend(COMPILING);
     parts.extend(EXHAUSTIVE);
     parts.extend(own_logic::MODULES.map(|(_, module)| module));
+    parts.extend(card::LEFT_OUT.map(|(_, module, _)| module));
     parts
 }
 
 /// Runs the selected tests and prints the table of stages. Returns whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if let Some(device) = &options.device {
+        return card::run(device, options);
+    }
     setup::ensure(&[Group::Build])?;
     let stack = options.stack.resolve()?;
     let workspace = stack.workspace()?;
@@ -466,29 +477,37 @@ impl Suite<'_> {
         counts: &mut Counts,
         outcomes: &mut Outcomes,
     ) -> Result<()> {
-        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        cargo
-            .stdin(Stdio::null())
-            .stderr(input.try_clone()?)
-            .stdout(input);
-        let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
-        // The command holds the write ends of the pipe; without this the pipe never reaches end of file.
-        cargo.stdout(Stdio::null()).stderr(Stdio::null());
-        for line in BufReader::new(File::from(output)).lines() {
-            let line = line.context("a test printed no text")?;
-            counts.read(&line);
-            outcomes.read(&line);
-            if !(self.options.brief && output::is_routine(&line)) {
-                output::print(line);
-            }
-        }
-        let status = child.wait()?;
+        let status = self.run_reading(cargo, &mut |line| {
+            counts.read(line);
+            outcomes.read(line);
+        })?;
         ensure!(
             status.success(),
             "`{}` failed ({status})",
             process::display(cargo)
         );
         Ok(())
+    }
+
+    /// Runs test programs as [`Self::run_counting`], and passes each line of their output to `read`.
+    fn run_reading(&self, cargo: &mut Command, read: &mut dyn FnMut(&str)) -> Result<ExitStatus> {
+        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        cargo
+            .stdin(Stdio::null())
+            .stderr(input.try_clone()?)
+            .stdout(input);
+        let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
+        child.end_descendants_at_exit();
+        // The command holds the write ends of the pipe; without this the pipe never reaches end of file.
+        cargo.stdout(Stdio::null()).stderr(Stdio::null());
+        for line in BufReader::new(File::from(output)).lines() {
+            let line = line.context("a test printed no text")?;
+            read(&line);
+            if !(self.options.brief && output::is_routine(&line)) {
+                output::print(line);
+            }
+        }
+        Ok(child.wait()?)
     }
 
     fn host(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {

@@ -15,6 +15,7 @@ use super::{DEVICE, TEST_TIMEOUT, bound, introduce_by, recv};
 use crate::{
     leaks::{resources, wait_for_release},
     local,
+    machine::require_guest,
 };
 
 const ENODEV: i32 = 19;
@@ -39,6 +40,7 @@ struct SecondDevice;
 
 impl SecondDevice {
     fn new() -> Self {
+        require_guest("makes a network interface with a device");
         run("ip link add second0 type dummy");
         let this = Self;
         run("ip link set second0 up");
