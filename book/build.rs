@@ -53,7 +53,7 @@ fn main() {
     }
 }
 
-/// The text of a page with links to modules. A link to any other file becomes its text.
+/// The text of a page with links to modules. A link to any other file becomes its text, as a picture does.
 fn linked(page: &str, text: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
@@ -64,7 +64,11 @@ fn linked(page: &str, text: &str) -> String {
             Some(module) => result += &format!("{before}]({module})"),
             None => {
                 let (outside, label) = before.rsplit_once('[').expect("a link begins");
-                result += &format!("{outside}{label}");
+                match outside.strip_suffix('!') {
+                    // A picture is for readers of the Markdown and of mdBook's HTML.
+                    Some(outside) => result += &format!("{outside}*{label}*"),
+                    None => result += &format!("{outside}{label}"),
+                }
             }
         }
         rest = after;

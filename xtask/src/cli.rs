@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Tidy,
     /// Package the crates, and test a foreign crate on the packages
     Packages,
+    /// Build the book as HTML with a search; installs mdBook below `target` at the first use
+    Book,
     /// Compare the published packages' interfaces with a release, by cargo-semver-checks
     Semver {
         /// Revision of git with the release, such as its tag

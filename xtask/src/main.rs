@@ -11,6 +11,7 @@
 mod assumptions;
 mod bare_machine;
 mod bench;
+mod book;
 mod builders;
 mod ci;
 mod cli;
@@ -101,6 +102,10 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Codegen { check } => codegen::run(check)?,
         Command::Semver { baseline } => semver::run(&workspace::Workspace::load()?, &baseline)?,
         Command::Packages => packages::run(&workspace::Workspace::load()?)?,
+        Command::Book => {
+            let page = book::run(&workspace::Workspace::load()?)?;
+            println!("The book is in {}.", page.display());
+        }
         Command::SoftRoce { command } => {
             let workspace = workspace::Workspace::load()?;
             return command.execute(workspace.for_guests());
