@@ -1,10 +1,12 @@
-//! The published packages: their names and manifests, their order, and two foreign projects that are built from the
-//! packaged files.
+//! The published packages: their names and manifests, their order, and a release into a registry in files.
 //!
-//! `cargo xtask packages` packages the crates and unpacks them to `target/packages/rdma`, in the folders of this
-//! workspace. A crate beside that folder depends on them by the lines in the README. It is built without rdma-core, and
-//! its tests run on softnic in an empty root folder, as the user with the fewest rights. The key-value store of the
-//! tutorial is moved to another folder beside them, with its programs, and is built with the rdma-core of this machine.
+//! `cargo xtask packages` packages the crates, and writes a [`registry`] of the archives. A crate depends on them by the lines
+//! of the README without paths, as after a release. It is built without rdma-core, and its tests run on softnic in an empty
+//! root folder, as the user with the fewest rights. The key-value store of the tutorial is moved beside it, with its
+//! programs, and is built with the rdma-core of this machine. The archives are unpacked to `target/packages/rdma`, where
+//! their documentation is built with the settings of docs.rs. Nothing is downloaded.
+
+mod registry;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use cargo_metadata::Package;
 
 use crate::workspace::{self, Workspace};
+use registry::Registry;
 use soft_roce::process;
 
 /// Names of packages begin with this: the registry has foreign crates called `verbs`, `rsocket`, `rds` and
@@ -37,8 +40,8 @@ const ORDER: &str = "\n## Order\n";
 const DOCUMENTS: [&str; 2] = ["README.md", "softnic/GUIDE.md"];
 
 /// Tests of the foreign crate: one of softnic's as it is, and one of the sockets.
-const GUIDE: &str = include_str!("../../softnic/tests/guide.rs");
-const SOCKETS: &str = include_str!("../consumer/sockets.rs");
+const GUIDE: &str = include_str!("../../../softnic/tests/guide.rs");
+const SOCKETS: &str = include_str!("../../consumer/sockets.rs");
 
 /// The foreign crate's manifest, before the lines of the README. The table `workspace` keeps the crate out of this
 /// workspace.
@@ -58,14 +61,23 @@ debug = false
 /// Variable of this workspace's `.cargo/config.toml`, which dependent crates lack.
 const STUB_LIBRARIES: &str = "RDMA_STUB_LIBRARIES";
 
-/// The tutorial's project, and the way from there to the crates: before, and after the move.
+/// The tutorial's project.
 const STORE: &str = "examples/kv_store";
-const PATHS: (&str, &str) = ("\"../../", "\"../rdma/");
 
 /// The table of the store's manifest that needs this workspace.
 const LINTS: &str = "[lints]\nworkspace = true\n";
 
-/// Packages the crates, and runs the tests of projects that depend on the packaged files. Downloads nothing.
+/// Target folders: of the foreign crate, the key-value store and the documentation.
+const TARGETS: [&str; 3] = ["target", "store-target", "docs-target"];
+
+/// Variables of a machine with neither rdma-core nor its headers.
+const WITHOUT_RDMA_CORE: [(&str, &str); 3] = [
+    ("PKG_CONFIG", "/nonexistent/pkg-config"),
+    ("LIBCLANG_PATH", "/nonexistent"),
+    (STUB_LIBRARIES, ""),
+];
+
+/// Packages the crates, runs the tests of projects that depend on the packages, and builds the packages' documentation.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages: Vec<&Package> = published(workspace.packages()).collect();
     let build_folder = workspace.target().join("packages");
@@ -78,40 +90,88 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         cargo.args(["--package", package.name.as_str()]);
     }
     process::run(&mut cargo)?;
+    let mut is_changed = false;
+    let mut unpacked = Vec::new();
     for package in &packages {
-        unpack(&build_folder, package, &folder(workspace.root(), package)?)?;
+        let folder = folder(workspace.root(), package)?;
+        is_changed |= unpack(&build_folder, package, &folder)?;
+        unpacked.push(build_folder.join("rdma").join(folder));
     }
-    let manifest = write_consumer(workspace, &build_folder, &packages)?;
-    let mut cargo = workspace::cargo(workspace);
-    cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
+    if is_changed {
+        forget_builds(&build_folder, &packages)?;
+    }
+    let registry = Registry::write(&build_folder, &unpacked)?;
+    test_consumer(workspace, &build_folder, &packages, &registry)?;
+    let mut cargo = registry.cargo(workspace, "test");
+    cargo.args(["--tests", "--manifest-path"]);
+    cargo.arg(move_store(workspace, &build_folder)?);
+    // The folder of the foreign crate has the build for a machine without rdma-core.
+    cargo.arg("--target-dir").arg(build_folder.join(TARGETS[1]));
+    process::run(&mut cargo).context("the packages do not serve the moved key-value store")?;
+    document(workspace, &build_folder, &unpacked, &registry)
+}
+
+/// Runs the tests of the foreign crate.
+fn test_consumer(
+    workspace: &Workspace,
+    build_folder: &Path,
+    packages: &[&Package],
+    registry: &Registry,
+) -> Result<()> {
+    let manifest = write_consumer(workspace, build_folder, packages)?;
+    let mut cargo = registry.cargo(workspace, "test");
+    cargo.args(["--tests", "--manifest-path"]);
     cargo.arg(&manifest).arg("--target-dir");
-    cargo.arg(build_folder.join("target"));
-    // As on a machine with neither rdma-core nor its headers.
-    cargo.env("PKG_CONFIG", "/nonexistent/pkg-config");
-    cargo.env("LIBCLANG_PATH", "/nonexistent");
-    cargo.env(STUB_LIBRARIES, "");
+    cargo.arg(build_folder.join(TARGETS[0]));
+    cargo.envs(WITHOUT_RDMA_CORE);
     let runner = workspace.root().join("xtask/consumer/empty_root.sh");
     cargo.arg("--config").arg(format!(
         "target.'cfg(unix)'.runner = ['sh', {:?}]",
         runner.display()
     ));
-    process::run(&mut cargo).context("the packages do not serve a foreign crate")?;
-    let mut cargo = workspace::cargo(workspace);
-    cargo.args(["test", "--offline", "--tests", "--manifest-path"]);
-    cargo.arg(move_store(workspace, &build_folder, &packages)?);
-    // The folder of the foreign crate has the build for a machine without rdma-core.
-    cargo
-        .arg("--target-dir")
-        .arg(build_folder.join("store-target"));
-    process::run(&mut cargo).context("the packages do not serve the moved key-value store")
+    process::run(&mut cargo).context("the packages do not serve a foreign crate")
+}
+
+/// Builds the documentation of each unpacked package, as docs.rs does: with the features of `package.metadata.docs.rs`, which
+/// are all, and without rdma-core. A warning is an error.
+fn document(
+    workspace: &Workspace,
+    build_folder: &Path,
+    unpacked: &[PathBuf],
+    registry: &Registry,
+) -> Result<()> {
+    for folder in unpacked {
+        let mut cargo = registry.cargo(workspace, "doc");
+        cargo.args(["--quiet", "--lib", "--no-deps", "--all-features"]);
+        cargo.arg("--manifest-path").arg(folder.join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(build_folder.join(TARGETS[2]));
+        cargo.envs(WITHOUT_RDMA_CORE);
+        cargo.env("DOCS_RS", "1");
+        cargo.env("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
+        process::run(&mut cargo).context("docs.rs would not build the documentation")?;
+    }
+    Ok(())
+}
+
+/// Lets cargo build the packages again: it takes a version of a registry for unchangeable.
+fn forget_builds(build_folder: &Path, packages: &[&Package]) -> Result<()> {
+    for target in TARGETS {
+        let fingerprints = build_folder.join(target).join("debug/.fingerprint");
+        for entry in fs::read_dir(&fingerprints).into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_of = |package: &&&Package| name.starts_with(&format!("{}-", package.name));
+            if packages.iter().find(is_of).is_some() {
+                clear(&entry.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Copies the key-value store to a workspace of its own, and returns the path of its manifest.
-fn move_store(
-    workspace: &Workspace,
-    build_folder: &Path,
-    packages: &[&Package],
-) -> Result<PathBuf> {
+fn move_store(workspace: &Workspace, build_folder: &Path) -> Result<PathBuf> {
     let (from, to) = (workspace.root().join(STORE), build_folder.join("kv_store"));
     let (manifest, lock) = (to.join("Cargo.toml"), to.join("Cargo.lock"));
     clear(&to)?;
@@ -125,27 +185,34 @@ fn move_store(
     let text = fs::read_to_string(&manifest)
         .with_context(|| format!("cannot read {}", manifest.display()))?;
     ensure!(
-        text.contains(PATHS.0) && text.contains(LINTS),
-        "{STORE}/Cargo.toml has no path `{}`, or no table of lints",
-        PATHS.0
+        text.contains(LINTS),
+        "{STORE}/Cargo.toml has no table of lints"
     );
-    let text = text
-        .replace(PATHS.0, PATHS.1)
-        .replace(LINTS, "[workspace]\n");
-    let text = text + &patches(workspace.root(), packages)?;
+    let text = without_paths(&text)?.replace(LINTS, "[workspace]\n");
     fs::write(&manifest, text).with_context(|| format!("cannot write {}", manifest.display()))?;
     fs::copy(workspace.root().join("Cargo.lock"), lock).context("cannot copy Cargo.lock")?;
     Ok(manifest)
 }
 
-/// The table that takes the packages from their folders: the packaged manifests name versions only.
-fn patches(root: &Path, packages: &[&Package]) -> Result<String> {
-    let mut patches = "\n[patch.crates-io]\n".to_owned();
-    for package in packages {
-        let folder = folder(root, package)?;
-        patches += &format!("{} = {{ path = \"../rdma/{folder}\" }}\n", package.name);
+/// A manifest with the versions of the packages, without their paths.
+fn without_paths(manifest: &str) -> Result<String> {
+    let mut text = String::new();
+    for line in manifest.lines() {
+        match line.split_once("path = \"../") {
+            Some((before, after)) => {
+                let (_, after) = after
+                    .split_once("\", ")
+                    .with_context(|| format!("no version after the path in `{line}`"))?;
+                text += &format!("{before}{after}\n");
+            }
+            None => text += &format!("{line}\n"),
+        }
     }
-    Ok(patches)
+    ensure!(
+        text.lines().count() > 0 && text != manifest,
+        "the manifest has no path of a package"
+    );
+    Ok(text)
 }
 
 /// The packages for the registry.
@@ -165,8 +232,9 @@ fn folder(root: &Path, package: &Package) -> Result<String> {
     Ok(folder.display().to_string().replace('/', "-"))
 }
 
-/// Unpacks a package. Unchanged files keep their time, so that cargo builds only changed packages again.
-fn unpack(build_folder: &Path, package: &Package, folder: &str) -> Result<()> {
+/// Unpacks a package. Unchanged files keep their time, so that cargo builds only changed packages again. Returns whether the
+/// package has changed.
+fn unpack(build_folder: &Path, package: &Package, folder: &str) -> Result<bool> {
     let Package { name, version, .. } = package;
     let archive = build_folder.join(format!("package/{name}-{version}.crate"));
     let fresh = build_folder.join("fresh");
@@ -177,18 +245,26 @@ fn unpack(build_folder: &Path, package: &Package, folder: &str) -> Result<()> {
     // Times in the archive are constant. Cargo would miss a change.
     tar.args(["--extract", "--touch", "--strip-components=1", "--file"]);
     process::run(tar.arg(&archive).arg("--directory").arg(&fresh))?;
+    // Not a member of this workspace.
+    let manifest = fresh.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)
+        .with_context(|| format!("cannot read {}", manifest.display()))?;
+    fs::write(&manifest, format!("{text}\n[workspace]\n"))
+        .with_context(|| format!("cannot write {}", manifest.display()))?;
     let mut diff = Command::new("diff");
     // The current commit is in `.cargo_vcs_info.json`. The lock file of a library is not read.
     diff.args(["--recursive", "--brief"]);
     diff.args(["--exclude=.cargo_vcs_info.json", "--exclude=Cargo.lock"]);
     let same = diff.arg(&fresh).arg(&unpacked).output();
     if same.is_ok_and(|output| output.status.success()) {
-        return Ok(());
+        return Ok(false);
     }
     clear(&unpacked)?;
     fs::create_dir_all(build_folder.join("rdma"))
         .with_context(|| format!("cannot create folders in {}", build_folder.display()))?;
-    fs::rename(&fresh, &unpacked).with_context(|| format!("cannot create {}", unpacked.display()))
+    fs::rename(&fresh, &unpacked)
+        .with_context(|| format!("cannot create {}", unpacked.display()))?;
+    Ok(true)
 }
 
 /// Removes a folder, if it exists.
@@ -206,17 +282,15 @@ fn write_consumer(
     build_folder: &Path,
     packages: &[&Package],
 ) -> Result<PathBuf> {
-    let dependencies = dependencies(workspace.root())?;
+    let dependencies = without_paths(&dependencies(workspace.root())?)?;
     let mut manifest = format!("{MANIFEST}{dependencies}");
     for package in packages {
-        let folder = folder(workspace.root(), package)?;
-        let Package { name, .. } = package;
+        let Package { name, version, .. } = package;
         // Every package is built, those without a line in the README too.
         if !dependencies.contains(&format!("{name} = ")) {
-            manifest += &format!("\n[dependencies.{name}]\npath = \"../rdma/{folder}\"\n");
+            manifest += &format!("\n[dependencies.{name}]\nversion = \"{version}\"\n");
         }
     }
-    manifest += &patches(workspace.root(), packages)?;
     let consumer = build_folder.join("consumer");
     let files = [
         ("Cargo.toml", manifest.as_str()),
@@ -429,6 +503,20 @@ mod tests {
             complaints("1. `rdma-a`\n1. `rdma-a`\n2. `rdma-b`\n", "*"),
             1
         );
+    }
+
+    #[test]
+    fn manifest_without_paths_has_the_versions() {
+        let manifest =
+            "[dependencies]\na = \"1\"\nb = { path = \"../rdma/b\", version = \"0.1\" } # remark\n";
+        let without = without_paths(manifest).unwrap();
+        assert_eq!(
+            without,
+            "[dependencies]\na = \"1\"\nb = { version = \"0.1\" } # remark\n"
+        );
+        for refused in ["a = \"1\"\n", "b = { path = \"../rdma/b\" }\n"] {
+            assert!(without_paths(refused).is_err(), "{refused}");
+        }
     }
 
     #[test]
