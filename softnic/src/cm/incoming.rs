@@ -1,6 +1,6 @@
 //! Messages from peers.
 
-use std::{net::IpAddr, time::Duration};
+use std::{cmp::Reverse, net::IpAddr, time::Duration};
 
 use super::{
     connection::Phase,
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{adversary::Rule, engine::Path};
 
-/// One RTU in this number is dropped by an adversary.
-const EARLY: u64 = 4;
+/// Maximum delay of an RTU by an adversary, in microseconds.
+const MAX_DELAY_US: u64 = 500;
 
 impl Manager {
     /// Processes a message from the wire. Malformed messages are dropped; messages without a connection are dropped or
@@ -29,12 +29,14 @@ impl Manager {
             return;
         }
         let path = Path::new(to, from);
+        // Messages of a peer stay in order.
+        self.expire_ready(|_, late| *late == path);
         match message {
             Message::Request(request) => self.handle_request(path, tid, &request, now),
             Message::Mra(mra) => self.handle_mra(&path, mra, now),
             Message::Reject(reject) => self.handle_reject(&path, &reject, now),
             Message::Reply(reply) => self.handle_reply(&path, tid, &reply, now),
-            Message::Ready(ids) => self.handle_ready(&path, ids),
+            Message::Ready(ids) => self.handle_ready(path, ids, now),
             Message::Disconnect(ids, qp_num) => {
                 self.handle_disconnect(path, tid, (ids, qp_num), now);
             }
@@ -140,11 +142,32 @@ impl Manager {
         true
     }
 
-    /// Processes an RTU. An adversary drops it now and then: the peer repeats it after the repetition of the reply.
-    fn handle_ready(&mut self, path: &Path, ids: CommIds) {
-        if self.adversary.choose(Rule::EarlyData, EARLY) == 1 {
-            return;
+    /// Processes an RTU, or keeps it for a later time by an adversary's decision.
+    fn handle_ready(&mut self, path: Path, ids: CommIds, now: Duration) {
+        match self.adversary.delay(Rule::EarlyData, MAX_DELAY_US) {
+            Some(delay) => {
+                let at = now + delay;
+                self.late_ready.push((at, path, ids));
+                self.timers.push(Reverse((at, IdNum(ids.remote))));
+            }
+            None => self.finish_handshake(&path, ids),
         }
+    }
+
+    /// Processes late RTUs, those due by time and path.
+    pub(super) fn expire_ready(&mut self, is_due: impl Fn(Duration, &Path) -> bool) {
+        let late = std::mem::take(&mut self.late_ready);
+        let (due, rest) = late
+            .into_iter()
+            .partition(|(at, path, _)| is_due(*at, path));
+        let due: Vec<(Duration, Path, CommIds)> = due;
+        self.late_ready = rest;
+        for (_, path, ids) in due {
+            self.finish_handshake(&path, ids);
+        }
+    }
+
+    fn finish_handshake(&mut self, path: &Path, ids: CommIds) {
         let num = IdNum(ids.remote);
         if let Some(connection) = self.connection(num)
             && connection.is_of(ids, path)

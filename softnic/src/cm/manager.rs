@@ -15,7 +15,7 @@ use super::{
     event::{CmEvent, Occurrence},
     id::{Id, IdNum, IdState},
     mad::MAD_LEN,
-    message::Message,
+    message::{CommIds, Message},
     port_space::PortSpace,
     ports::{Owner, Ports},
     private_data::PrivateData,
@@ -66,6 +66,8 @@ pub struct Manager {
     pub(super) last_group: u32,
     /// Decisions of the device.
     pub(super) adversary: Arc<Adversary>,
+    /// RTUs that an adversary processes later, each with the time.
+    pub(super) late_ready: Vec<(Duration, Path, CommIds)>,
     pub(super) is_removed: bool,
 }
 
@@ -96,6 +98,7 @@ impl Manager {
             created: 0,
             last_group: 0,
             adversary: Arc::default(),
+            late_ready: Vec::new(),
             is_removed: false,
         }
     }

@@ -120,6 +120,7 @@ impl Manager {
 
     /// Processes all timers up to `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
+        self.expire_ready(|at, _| at <= now);
         while let Some(&Reverse((at, num))) = self.timers.peek()
             && at <= now
         {

@@ -10,7 +10,6 @@ use crate::rules::shown_by;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The handshake is repeated by a timer, so each early message takes its time.
 const CONNECTIONS: u64 = 16;
 
 fn next(channel: &EventChannel) -> Event {
@@ -56,7 +55,7 @@ fn is_early(channel: &EventChannel, addr: std::net::SocketAddr) -> bool {
 #[test]
 fn active_end_sends_before_the_passive_end_is_established() {
     shown_by(Rule::EarlyData, |rule| {
-        let fabric = Fabric::seeded(7).keep_objects().speed(50);
+        let fabric = Fabric::seeded(7).keep_objects();
         let fabric = match rule {
             Some(rule) => fabric.rule(rule),
             None => fabric,
