@@ -37,6 +37,25 @@ const PACKAGES: [&str; 2] = ["rdma-rsocket-proto", "rdma-rds-proto"];
 /// Integration tests of these packages, besides the unit tests.
 const TESTS: [&str; 2] = ["simulator", "fuzz"];
 
+/// Integration tests of softnic that run, besides the unit tests: its engine, its connection manager, and the device tests of
+/// `verbs`.
+const TESTS_OF_SOFTNIC: [&str; 3] = ["engine", "manager", "verbs_suite"];
+
+/// Parts of the names of softnic's tests that the emulation cannot run.
+pub(super) const NOT_EMULATED: [&str; 7] = [
+    // Children of the test program: the kernel cannot start a program for another architecture.
+    "device_with_hidden_failures_is_refused",
+    "is_fork_initialized",
+    // Sockets with an option that the emulator does not know.
+    "address_in_use_is_reported_with_the_remedy",
+    "variables_with_bad_values_are_named_with_the_remedy",
+    "panic_for_one_datagram_ends_no_receiving_thread",
+    // A thread's blocked signals are the emulator's.
+    "threads_of_the_crate_block_all_other_signals",
+    // The emulator has less address space.
+    "huge_page_shortage_names_the_pool",
+];
+
 /// The -sys crates: package, and folder.
 const BINDINGS: [(&str, &str); 2] = [
     ("rdma-ibverbs-sys", "ibverbs-sys"),
@@ -101,6 +120,13 @@ impl Suite<'_> {
         tests.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
         tests.arg("--lib");
         tests.args(TESTS.iter().flat_map(|name| ["--test", name]));
+        self.run_counting(&mut tests, counts, &mut Outcomes::default())?;
+        let mut tests = self.cross();
+        tests.args(["test", "--locked", "--no-fail-fast", "--target", TARGET]);
+        tests.args(["--package", "softnic", "--lib"]);
+        tests.args(TESTS_OF_SOFTNIC.iter().flat_map(|name| ["--test", name]));
+        tests.arg("--");
+        tests.args(NOT_EMULATED.iter().flat_map(|name| ["--skip", name]));
         self.run_counting(&mut tests, counts, &mut Outcomes::default())?;
         self.bindings_for_arm64(counts)
     }

@@ -174,6 +174,7 @@ pub(crate) fn selections() -> Vec<&'static str> {
     parts.extend(EXHAUSTIVE);
     parts.extend(own_logic::MODULES.map(|(_, module)| module));
     parts.extend(card::LEFT_OUT.map(|(_, module, _)| module));
+    parts.extend(arm64::NOT_EMULATED);
     parts
 }
 
