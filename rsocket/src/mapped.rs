@@ -62,6 +62,14 @@ fn too_long(len: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
 
+fn no_prefix(len: usize) -> io::Error {
+    let reason = format!(
+        "{len} bytes: the memory is shorter, or others use the memory and the last byte is inside an aligned word of 8 bytes; \
+         map whole words"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
 fn mappable_len(len: usize) -> io::Result<u32> {
     u32::try_from(len).map_err(|_| too_long(len))
 }
@@ -88,7 +96,8 @@ impl Stream {
     /// inaccessible to the peer.
     ///
     /// # Errors
-    /// As for [`map`](Self::map); and `InvalidInput` if `memory` is shorter than `len`.
+    /// As for [`map`](Self::map); and `InvalidInput` if `memory` is shorter than `len`, or has other users
+    /// ([`Memory::is_exclusive`]) and `len` ends inside an aligned word of 8 bytes.
     pub fn map_memory(
         &self,
         memory: impl Memory,
@@ -98,7 +107,7 @@ impl Stream {
         let short = mappable_len(len)?;
         let pd = self.connection().pd();
         // The remote key covers the whole registration, so only the prefix is registered.
-        let memory = Prefix::new(memory, len).map_err(|_| too_long(len))?;
+        let memory = Prefix::new(memory, len).map_err(|_| no_prefix(len))?;
         let registration = pd.register(memory).remote(RemoteAccess::WRITE);
         let region = registration.create().map_err(verbs::Error::from)?;
         self.map_region(region, short, offset)

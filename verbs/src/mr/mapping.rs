@@ -173,6 +173,10 @@ unsafe impl Memory for Mapping {
     fn frees_pages(&self) -> bool {
         true
     }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
 }
 
 // SAFETY: a private mapping has one owner (invariant).

@@ -47,9 +47,20 @@ pub unsafe trait Memory: fmt::Debug + Send + 'static {
     fn frees_pages(&self) -> bool {
         false
     }
+
+    /// Whether the value is the only user of the range, as [`OwnedMemory`] demands: then a
+    /// [`Prefix`] may end anywhere, and a [revoked](crate::RemoteRegion::revoke) region can be read in place.
+    ///
+    /// An implementation that returns `true` promises that, from this call until the value is dropped, unless a method outside
+    /// of this trait is called on the value.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
 }
 
 /// Memory with no other user while registered.
+///
+/// [`Memory::is_exclusive`] says the same at run time.
 ///
 /// # Safety
 /// - From the call of [`range`](Memory::range) until the value is dropped, all reads and writes of
@@ -67,6 +78,10 @@ unsafe impl Memory for Vec<u8> {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::from(self.as_mut_slice())
     }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
 }
 
 // SAFETY: a vector is the only owner of its bytes.
@@ -77,6 +92,10 @@ unsafe impl OwnedMemory for Vec<u8> {}
 unsafe impl Memory for Box<[u8]> {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut **self)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 }
 
@@ -104,9 +123,13 @@ impl<M: Memory> Prefix<M> {
     /// The first `len` bytes.
     ///
     /// # Errors
-    /// The memory has fewer bytes; the error returns the memory.
+    /// The memory has fewer bytes; or others may use the memory ([`Memory::is_exclusive`]) and the last byte is inside an
+    /// aligned word of 8 bytes, which they access whole. The error returns the memory.
     pub fn new(mut memory: M, len: usize) -> Result<Self, M> {
-        if len > memory.range().len() {
+        let range = memory.range();
+        let end = range.cast::<u8>().addr().get().wrapping_add(len);
+        let splits_word = len < range.len() && !end.is_multiple_of(size_of::<u64>());
+        if len > range.len() || splits_word && !memory.is_exclusive() {
             return Err(memory);
         }
         Ok(Self { memory, len })
@@ -130,6 +153,10 @@ unsafe impl<M: Memory> Memory for Prefix<M> {
 
     fn frees_pages(&self) -> bool {
         self.memory.frees_pages()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.memory.is_exclusive()
     }
 }
 
@@ -176,6 +203,10 @@ unsafe impl Memory for Words {
         let words = NonNull::from(&mut *self.0);
         NonNull::slice_from_raw_parts(words.cast(), size_of::<u64>() * words.len())
     }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
 }
 
 // SAFETY: a box is the only owner of its words.
@@ -193,6 +224,10 @@ unsafe impl Memory for Box<dyn Memory> {
 
     fn frees_pages(&self) -> bool {
         (**self).frees_pages()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        (**self).is_exclusive()
     }
 }
 
@@ -242,6 +277,10 @@ impl RawMemory {
 unsafe impl Memory for RawMemory {
     fn range(&mut self) -> NonNull<[u8]> {
         self.range
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 }
 

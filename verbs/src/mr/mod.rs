@@ -16,6 +16,8 @@
 //! | [`Registration`], [`RemoteRegistration`] | options of a registration |
 //! | [`Reregistration`], [`NotReregistered`] | changes to a registration |
 //! | [`Memory`], [`OwnedMemory`], [`RawMemory`], [`Prefix`] | kinds of memory that can be registered |
+//! | [`MemoryHandle`] | memory registered several times, as with several devices |
+//! | [`RevokedMemory`] | memory of a region after its end, readable in place |
 //! | [`Mapping`], [`HugePage`], [`SharedMemory`], [`ProviderMemory`] | such memory, from the kernel or the provider |
 //! | [`UnmappedRegion`], [`DmaBufRange`], [`NullRegion`] | regions without an address in the process |
 //! | [`Everything`], [`Advice`] | on-demand paging |
@@ -43,6 +45,7 @@ mod dmah;
 mod free_list;
 mod frozen;
 mod granule;
+mod handle;
 mod local_pool;
 mod mapping;
 mod memory;
@@ -54,6 +57,7 @@ mod provider_memory;
 mod region;
 mod remote;
 mod rereg;
+mod revoked;
 mod shared_memory;
 mod unmapped;
 
@@ -64,6 +68,7 @@ pub(crate) use bound::BoundRegions;
 pub use buf::{Buf, SharedBuf};
 pub use builder::{Registration, RemoteRegistration};
 pub use dmah::{DmaHandle, DmaHints, TphMemory};
+pub use handle::MemoryHandle;
 pub use local_pool::LocalPool;
 pub use mapping::{HugePage, Mapping};
 pub use memory::{Memory, OwnedMemory, Prefix, RawMemory};
@@ -74,6 +79,7 @@ pub use pool_buf::{PoolBuf, SharedPoolBuf};
 pub use provider_memory::ProviderMemory;
 pub use remote::{RemoteRegion, RemoteToken};
 pub use rereg::{NotReregistered, Reregistration};
+pub use revoked::RevokedMemory;
 pub use shared_memory::SharedMemory;
 pub use unmapped::{DmaBufRange, UnmappedRegion};
 

@@ -180,6 +180,10 @@ unsafe impl Memory for ProviderMemory {
     fn provider(&self) -> Option<&ProviderMemory> {
         Some(self)
     }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
 }
 
 // SAFETY: the memory has one owner (invariant).

@@ -80,12 +80,24 @@ impl Mr {
     /// # Safety
     /// - `dereg` has not succeeded before, and `self` is not used again.
     pub(super) unsafe fn dereg(&mut self) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.try_dereg() }.is_ok()
+    }
+
+    /// Ends the registration: the device has certainly lost its access. Returns the error number otherwise.
+    ///
+    /// # Safety
+    /// - `dereg` has not succeeded before, and `self` is not used again after a success.
+    unsafe fn try_dereg(&mut self) -> Result<(), i32> {
         let errno = self.pd.context().destroy(|| {
             // SAFETY: registered (invariant), and `&mut self` excludes other users; the domain is
             // allocated, since its field is dropped later.
             unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }
         });
-        errno == 0 || self.pd.context().is_removed(errno)
+        if errno == 0 || self.pd.context().is_removed(errno) {
+            return Ok(());
+        }
+        Err(errno)
     }
 }
 
@@ -286,6 +298,29 @@ impl Region {
         // is unusable, and `self` its only owner.
         let ended = unsafe { self.dereg() };
         ended.then(|| ManuallyDrop::into_inner(memory))
+    }
+
+    /// Ends the registration and returns the memory, or leaves both as they were.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the registration is of all memory there is, or others may use the memory.
+    /// - Any error of the device.
+    pub(super) fn revoke(&mut self, call: &'static str) -> Result<Box<dyn Memory>> {
+        let refused = |reason| Err(Error::refused(call, io::ErrorKind::InvalidInput, reason));
+        let Grant::Own(mr) = &mut self.grant else {
+            return refused("all memory is registered at once");
+        };
+        match &self.memory {
+            Some(memory) if memory.is_exclusive() => {}
+            _ => return refused("others may use the memory; copy the bytes by `read`"),
+        }
+        // SAFETY: the registration has not ended, since there is memory. Assumption: a failed deregistration leaves the
+        // registration as it was. After a success only `drop` uses `self`, and does nothing without memory.
+        unsafe { mr.try_dereg() }.map_err(|errno| Error::from_errno(call, errno))?;
+        match self.memory.take() {
+            Some(memory) => Ok(memory),
+            None => refused("the registration has ended"),
+        }
     }
 
     /// Ends the registration. Returns whether the device has certainly lost its access.

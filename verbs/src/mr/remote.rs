@@ -5,6 +5,7 @@ use std::{
     mem::ManuallyDrop,
     ops::Range,
     ptr::NonNull,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -78,7 +79,8 @@ impl RemoteToken {
 /// example by a message sent after the write.
 ///
 /// A handle to shared memory, like an `Arc`: clones, parts, and requests in flight all keep the
-/// registration. The drop of the last one revokes the RKey first, and then frees the memory.
+/// registration. The drop of the last one revokes the RKey first, and then frees the memory;
+/// [`revoke`](Self::revoke) returns the memory instead, readable in place.
 ///
 /// # Examples
 /// ```
@@ -290,6 +292,31 @@ impl RemoteRegion {
         self.number(offset).store(value, SHOW);
     }
 
+    /// The aligned words of 8 bytes inside the memory, for loads and stores in place: all bytes, if the memory begins and ends
+    /// between words, as [`alloc_remote`](ProtectionDomain::alloc_remote) and pages do.
+    ///
+    /// A peer's write may be seen or not, word by word. There is no such view of single bytes: [`read`](Self::read) and
+    /// [`write`](Self::write) access the same memory by words, and accesses of two sizes at the same time are undefined.
+    /// Bytes that no peer can write any more are readable after [`revoke`](Self::revoke).
+    pub fn words(&self) -> &[AtomicU64] {
+        let len = self.range.len;
+        let before = self.range.start.align_offset(size_of::<u64>()).min(len);
+        let first = self.part(before, 0).cast::<AtomicU64>();
+        let count = (len - before) / size_of::<u64>();
+        // SAFETY: the words are inside the region, kept by `self`, and aligned; without a word, the pointer is aligned only by
+        // chance, so it is not used. `copying` accesses them as words, too. References to atomics are no claim on the bytes.
+        unsafe { words(first, count) }
+    }
+
+    /// The address of the first byte, for `unsafe` code and for other devices of this process.
+    ///
+    /// Valid as long as a handle of the region is. While a peer or a request of this process may write, only atomic accesses
+    /// of whole [words](Self::words) are defined beside [`read`](Self::read) and [`write`](Self::write). A reference to the
+    /// bytes needs a proof that no peer can write: the protocol's, or [`revoke`](Self::revoke).
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.range.start.as_ptr()
+    }
+
     fn number(&self, offset: usize) -> &AtomicU64 {
         let start = self.part(offset, 8);
         assert!(
@@ -353,6 +380,18 @@ impl RemoteRegion {
         // the end.
         unsafe { self.range.start.add(offset) }
     }
+}
+
+/// A slice of words; an empty one, if there are none.
+///
+/// # Safety
+/// - If `count` is not zero, that many words from `first` on are valid for `'m`, aligned, and accessed as atomic words only.
+unsafe fn words<'m>(first: NonNull<AtomicU64>, count: usize) -> &'m [AtomicU64] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(first.as_ptr(), count) }
 }
 
 impl fmt::Debug for RemoteRegion {

@@ -18,6 +18,7 @@ mod fake_device;
 mod faults;
 mod fixture;
 mod forks;
+mod handles;
 mod identifiers;
 mod interleavings;
 mod long_requests;

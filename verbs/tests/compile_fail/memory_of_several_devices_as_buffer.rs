@@ -1,0 +1,12 @@
+//! Memory with several registrations has no owner who could read it in place.
+
+use verbs::{
+    ProtectionDomain,
+    mr::{Mapping, MemoryHandle},
+};
+
+fn misuse(pd: &ProtectionDomain, memory: MemoryHandle<Mapping>) {
+    let _ = pd.register(memory.clone()).create_buf();
+}
+
+fn main() {}
