@@ -210,6 +210,7 @@ pub mod mr;
 mod mtu;
 pub mod mw;
 mod named;
+mod newtype;
 mod node;
 pub mod op;
 pub mod panics;

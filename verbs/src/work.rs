@@ -3,17 +3,22 @@
 //! Posting moves *work* into the queue, and the completion returns the work. Work is anything
 //! that owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several
 //! values of work as an array, a tuple, a vector or an option, [`Either`] of two kinds, or any of these
-//! [`With`] a context of the caller. All of these need no `unsafe`.
+//! [`With`] a context of the caller. All of these need no `unsafe`, nor does a type of the caller around work:
+//! [`gather_fields!`](crate::gather_fields) and [`scatter_fields!`](crate::scatter_fields). An [`Arc`] of work is work for
+//! any number of requests that read.
 
 use std::{
     io,
     mem::MaybeUninit,
     ptr::{self, NonNull},
     slice,
+    sync::Arc,
 };
 
 use ibverbs_sys as ffi;
 
+#[doc(hidden)]
+pub use crate::newtype::{__gather, __scatter};
 use crate::{context::ContextId, error::Error};
 
 /// Maximum number of scatter/gather elements in a request. No known device takes more: most take up
@@ -503,6 +508,9 @@ macro_rules! impl_for_container {
 
 impl_for_container!([W] Option<W>, |this, list| if let Some(work) = this { work.gather(list) });
 impl_for_container!([W] Box<W>, |this, list| this.as_ref().gather(list));
+// For an `Arc`, which shares its parts: each owner has shared access, so the parts do not change, and the last owner drops them.
+// No `Scatter`: two owners could have the device write the same memory.
+impl_for_container!([W] Arc<W>, |this, list| this.as_ref().gather(list));
 impl_for_container!([W] Vec<W>, |this, list| this.iter().for_each(|work| work.gather(list)));
 impl_for_container!([A, B](A, B), |this, list| {
     this.0.gather(list);

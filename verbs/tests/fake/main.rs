@@ -23,6 +23,7 @@ mod identifiers;
 mod interleavings;
 mod long_requests;
 mod memory;
+mod newtype;
 mod of_another_device;
 mod on_demand;
 mod orders;
