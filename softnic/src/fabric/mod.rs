@@ -11,6 +11,7 @@ mod faults;
 mod host;
 mod limits;
 mod network;
+mod order;
 mod port;
 mod receiver;
 mod recording;
@@ -33,6 +34,7 @@ pub use host::{Entered, Host};
 pub(crate) use host::{current, entered};
 pub use limits::Limits;
 pub(crate) use limits::{Charge, ObjectCharge, Resource, locked};
+use order::LinkOrder;
 pub(crate) use port::Port;
 use port::Shared;
 pub use recording::RecordedFrame;
@@ -252,13 +254,31 @@ impl Fabric {
         self.change_faults(|faults| faults.corruption = probability)
     }
 
-    /// Sets the range of delays. Frames with different delays overtake each other.
+    /// Sets the range of delays. Frames with different delays overtake each other, so a reliable connection retransmits, as
+    /// over several paths; [`in_order`](Self::in_order) keeps the order, as over one cable.
     ///
     /// # Panics
     /// If the range ends before its start, or after a day.
     #[must_use]
     pub fn delay(self, range: Range<Duration>) -> Self {
         self.change_faults(|faults| faults.delay = range)
+    }
+
+    /// Keeps the order of the frames of each link: a frame with a shorter [delay](Self::delay) than an earlier one arrives with
+    /// that one. Loss, duplication and corruption stay as they are.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// // A long cable, without retransmissions.
+    /// let fabric = softnic::Fabric::seeded(7)
+    ///     .delay(Duration::from_micros(20)..Duration::from_micros(90))
+    ///     .in_order();
+    /// ```
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        self.shared.lock().order = Some(LinkOrder::default());
+        self
     }
 
     /// Sets the speed of the fabric's time, as a multiple of real time: at 50, a retransmission due after 268 ms takes

@@ -12,6 +12,7 @@ use std::{
 use super::{
     faults::{Copy, Faults, Nth},
     limits::Accounts,
+    order::LinkOrder,
     recording::{RecordedFrame, Recording},
     traffic::Traffic,
 };
@@ -119,6 +120,8 @@ pub(crate) struct Network {
     pub(super) faults: Faults,
     /// Maximum length of an IP packet on the links; `None` for links without a limit.
     pub(super) link_mtu: Option<u32>,
+    /// Order of the frames of a link; `None` if a frame with a shorter delay overtakes others.
+    pub(super) order: Option<LinkOrder>,
     /// Whether a router is between the networks, which are one link otherwise.
     pub(super) has_router: bool,
     /// Times of the connection managers of hosts added from now on.
@@ -171,6 +174,7 @@ impl Network {
             numbers: seed.into(),
             faults: Faults::default(),
             link_mtu: None,
+            order: None,
             has_router: false,
             timing: Timing::FABRIC,
             adversary: AdversaryOptions::default(),
@@ -591,7 +595,10 @@ impl Network {
             1 => {}
             _ => self.traffic.duplicated += 1,
         }
-        for copy in copies.into_iter().flatten() {
+        for mut copy in copies.into_iter().flatten() {
+            if let Some(order) = &mut self.order {
+                copy.delay = order.delay(link, now, copy.delay);
+            }
             if let Receiver::Host(to) = to
                 && copy == Copy::default()
             {

@@ -127,6 +127,34 @@ fn manual_network_advances_in_steps_only() {
     assert!(steps > 1);
 }
 
+/// Number of frames for messages of several packets each way, one after another.
+fn frames_of_messages(fabric: Fabric) -> u64 {
+    let mut this = Connected::new(fabric);
+    for _ in 0..10 {
+        let work = this.b.filled(&[0; 20_000]);
+        this.qp_b.post_recv(work).unwrap();
+        let work = this.a.filled(&[7; 20_000]);
+        this.qp_a.post(op::Send::new(work)).unwrap();
+        while this.fabric.step() {}
+        let sent = this.a.poll(&mut this.qp_a).pop().unwrap();
+        assert_eq!(sent.status, WcStatus::SUCCESS);
+        let received = this.b.poll(&mut this.qp_b).pop().unwrap();
+        assert_eq!(received.buf[..], [7; 20_000]);
+    }
+    this.fabric.traffic().frames
+}
+
+#[test]
+fn link_in_order_needs_no_retransmission() {
+    let delay = Duration::from_micros(5)..Duration::from_micros(80);
+    let reordered = Fabric::manual(7).delay(delay.clone());
+    let in_order = Fabric::manual(7).delay(delay).in_order();
+    // Without delays, there are more acknowledgements.
+    let frames = frames_of_messages(Fabric::manual(7));
+    assert!(frames_of_messages(in_order) <= frames);
+    assert!(frames_of_messages(reordered) > frames);
+}
+
 #[test]
 fn timeouts_of_virtual_time_take_no_real_time() {
     let mut this = Connected::new(Fabric::manual(1));
