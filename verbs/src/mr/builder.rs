@@ -184,7 +184,19 @@ pub struct RemoteRegistration<'pd, M> {
     inner: Registration<'pd, M>,
 }
 
-impl<M: Memory> RemoteRegistration<'_, M> {
+impl<'pd, M: Memory> RemoteRegistration<'pd, M> {
+    /// A registration with these options.
+    pub(super) fn of_options(pd: &'pd ProtectionDomain, memory: M, terms: Terms) -> Self {
+        let inner = Registration { pd, memory, terms };
+        Self { inner }
+    }
+
+    /// The domain, the memory and the options.
+    pub(super) fn into_options(self) -> (&'pd ProtectionDomain, M, Terms) {
+        let Registration { pd, memory, terms } = self.inner;
+        (pd, memory, terms)
+    }
+
     /// `IBV_ACCESS_MW_BIND`—Allows binding [memory windows](crate::MemoryWindow) to the region.
     #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub fn windows(mut self) -> Self {

@@ -63,6 +63,11 @@ impl<M: Memory + Sync> MemoryHandle<M> {
     pub fn len(&self) -> usize {
         self.0.range.len()
     }
+
+    /// The range of each handle.
+    pub(super) fn bytes(&self) -> NonNull<[u8]> {
+        self.0.range
+    }
 }
 
 impl<M> Clone for MemoryHandle<M> {

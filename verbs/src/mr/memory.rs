@@ -60,7 +60,7 @@ pub unsafe trait Memory: fmt::Debug + Send + 'static {
 
 /// Memory with no other user while registered.
 ///
-/// [`Memory::is_exclusive`] says the same at run time.
+/// [`Memory::is_exclusive`] is the same at run time.
 ///
 /// # Safety
 /// - From the call of [`range`](Memory::range) until the value is dropped, all reads and writes of

@@ -17,9 +17,10 @@
 //! | [`Reregistration`], [`NotReregistered`] | changes to a registration |
 //! | [`Memory`], [`OwnedMemory`], [`RawMemory`], [`Prefix`] | kinds of memory that can be registered |
 //! | [`MemoryHandle`] | memory registered several times, as with several devices |
+//! | [`RegionParts`], [`RemoteTokens`] | memory longer than a registration can be, and the peer's names for it |
 //! | [`RevokedMemory`] | memory of a region after its end, readable in place |
 //! | [`Mapping`], [`HugePage`], [`SharedMemory`], [`ProviderMemory`] | such memory, from the kernel or the provider |
-//! | [`UnmappedRegion`], [`DmaBufRange`], [`NullRegion`] | regions without an address in the process |
+//! | [`UnmappedRegion`], [`UnmappedRegistration`], [`DmaBufRange`], [`NullRegion`] | regions without an address in the process |
 //! | [`Everything`], [`Advice`] | on-demand paging |
 //! | [`DmaHandle`], [`DmaHints`], [`TphMemory`] | hints for the device's accesses |
 //!
@@ -51,6 +52,7 @@ mod mapping;
 mod memory;
 mod null;
 mod on_demand;
+mod parts;
 mod pool;
 mod pool_buf;
 mod provider_memory;
@@ -60,6 +62,7 @@ mod rereg;
 mod revoked;
 mod shared_memory;
 mod unmapped;
+mod unmapped_builder;
 
 #[cfg(test)]
 mod interleavings;
@@ -74,6 +77,7 @@ pub use mapping::{HugePage, Mapping};
 pub use memory::{Memory, OwnedMemory, Prefix, RawMemory};
 pub use null::{NullBuf, NullRegion};
 pub use on_demand::{Advice, Everything};
+pub use parts::{RegionParts, RemoteTokens};
 pub use pool::BufPool;
 pub use pool_buf::{PoolBuf, SharedPoolBuf};
 pub use provider_memory::ProviderMemory;
@@ -82,5 +86,6 @@ pub use rereg::{NotReregistered, Reregistration};
 pub use revoked::RevokedMemory;
 pub use shared_memory::SharedMemory;
 pub use unmapped::{DmaBufRange, UnmappedRegion};
+pub use unmapped_builder::UnmappedRegistration;
 
 pub use crate::access::RemoteAccess;

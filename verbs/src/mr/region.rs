@@ -118,6 +118,13 @@ impl Terms {
         self.access |= right.0;
     }
 
+    /// Makes these the options of the bytes from `offset` on. Zero-based ones begin at 0 each.
+    pub(super) fn advance(&mut self, offset: usize) {
+        if self.access & flag::IBV_ACCESS_ZERO_BASED.0 == 0 {
+            self.iova = self.iova.map(|iova| iova.wrapping_add(offset as u64));
+        }
+    }
+
     /// The options of the registration, for an error.
     pub(super) fn describe(&self, len: usize) -> String {
         let mut text = format!("{len} bytes");

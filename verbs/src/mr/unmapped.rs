@@ -1,30 +1,24 @@
 //! Registered memory without an address in this process.
 
-use std::{
-    fmt, io, mem,
-    ops::Range,
-    os::fd::{AsRawFd, BorrowedFd},
-    sync::Arc,
-};
+use std::{any::Any, fmt, io, mem::ManuallyDrop, ops::Range, sync::Arc};
 
 use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
 
 use super::{
     dmah::DmaHandle,
-    granule::page_size,
     region::{Mr, push_elements},
     remote::RemoteToken,
 };
 use crate::{
     access::RemoteAccess,
     dm::{DeviceMemory, DmShare},
-    error::{Error, Result, found},
+    error::{Error, Result},
     pd::ProtectionDomain,
     work::{Gather, Scatter, SgeList},
 };
 
-/// Registered memory without an address in the program: [device memory](DeviceMemory), or a
-/// dma-buf.
+/// Registered memory without an address in the program: [device memory](DeviceMemory), a
+/// [dma-buf](ProtectionDomain::register_dmabuf), or memory of [others](ProtectionDomain::register_foreign).
 ///
 /// Requests read and write the memory, and so may peers, any number concurrently: no reference to
 /// the bytes exists.
@@ -42,9 +36,18 @@ struct UnmappedInner {
     mr: Mr,
     /// Freed after the registration has ended. The kernel keeps a dma-buf by itself.
     _dm: Option<DmShare>,
+    /// Dropped after the device has lost its access, or never.
+    owner: ManuallyDrop<Box<dyn Any + Send + Sync>>,
     /// Freed after the registration has ended.
     _dmah: Option<DmaHandle>,
 }
+
+/// Values kept by a registration: device memory, hints, and the owner of the memory.
+pub(super) type Kept = (
+    Option<DmShare>,
+    Option<DmaHandle>,
+    Box<dyn Any + Send + Sync>,
+);
 
 /// The part of a dma-buf to register, and its addresses in requests; see
 /// [`register_dmabuf`](ProtectionDomain::register_dmabuf).
@@ -115,113 +118,7 @@ impl ProtectionDomain {
         // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
         let dm = Some(dm.share());
-        Ok(UnmappedRegion::new(mr, dm, None, 0, len))
-    }
-
-    /// `ibv_reg_dmabuf_mr(pd, …, fd, …)`—Registers a part of a dma-buf, for example memory of
-    /// another device: for requests of this process, and for peers with the given access. Enters
-    /// the kernel.
-    ///
-    /// The region keeps the dma-buf, so the descriptor can be closed. Every other user of the
-    /// dma-buf sees the requests' writes, as with a file.
-    ///
-    /// # Errors
-    /// - `InvalidInput`: the range is empty, ends after the last address, or `offset` and `iova`
-    ///   have different offsets in a page.
-    /// - `EBADF`, `EINVAL`: the descriptor is not one of a dma-buf, or the range is not inside.
-    /// - `EOPNOTSUPP`: the device or kernel does not support dma-bufs.
-    ///
-    /// # References
-    /// [ibv_reg_dmabuf_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
-    #[doc(alias = "ibv_reg_dmabuf_mr")]
-    pub fn register_dmabuf(
-        &self,
-        fd: BorrowedFd<'_>,
-        range: DmaBufRange,
-        access: RemoteAccess,
-    ) -> Result<UnmappedRegion> {
-        let mr = self.dmabuf("ibv_reg_dmabuf_mr", range, access, |rights| {
-            let (pd, fd) = (self.as_raw(), fd.as_raw_fd());
-            let DmaBufRange { offset, len, iova } = range;
-            // SAFETY: the domain is allocated for as long as `self` lives, and the descriptor is
-            // open; the kernel checks for a dma-buf, and keeps a reference.
-            Ok(unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) })
-        })?;
-        let DmaBufRange { len, iova, .. } = range;
-        Ok(UnmappedRegion::new(mr, None, None, iova, len))
-    }
-
-    /// `ibv_reg_mr_ex(pd, …)`—Like [`register_dmabuf`](Self::register_dmabuf), with hints attached
-    /// to each access.
-    ///
-    /// # Errors
-    /// - As for [`register_dmabuf`](Self::register_dmabuf).
-    /// - `InvalidInput`: the handle is of another device.
-    /// - `EOPNOTSUPP`: the library is older than rdma-core 59, or the device does not support hints.
-    ///
-    /// # References
-    /// [ibv_reg_mr_ex(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_reg_mr.3)
-    pub fn register_dmabuf_with_hints(
-        &self,
-        fd: BorrowedFd<'_>,
-        range: DmaBufRange,
-        access: RemoteAccess,
-        handle: &DmaHandle,
-    ) -> Result<UnmappedRegion> {
-        use ffi::ibv_mr_init_attr_mask as has;
-        const CALL: &str = "ibv_reg_mr_ex";
-        let mask = has::IBV_REG_MR_MASK_FD.0
-            | has::IBV_REG_MR_MASK_FD_OFFSET.0
-            | has::IBV_REG_MR_MASK_IOVA.0
-            | has::IBV_REG_MR_MASK_DMAH.0;
-        let mr = self.dmabuf(CALL, range, access, |rights| {
-            self.context()
-                .check_same(CALL, "the DMA handle", handle.context())?;
-            let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex())?;
-            // SAFETY: integers and pointers; zero is a value of each.
-            let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
-            attr.comp_mask = u64::from(mask);
-            attr.length = range.len;
-            attr.access = rights;
-            attr.iova = range.iova;
-            attr.fd = fd.as_raw_fd();
-            attr.fd_offset = range.offset;
-            attr.dmah = handle.as_raw();
-            // SAFETY: as for `ibv_reg_dmabuf_mr`; the region keeps the handle. Assumption: C keeps no
-            // pointer to the attributes.
-            Ok(unsafe { reg_mr_ex(self.as_raw(), &raw mut attr) })
-        })?;
-        let DmaBufRange { len, iova, .. } = range;
-        let handle = Some(handle.clone());
-        Ok(UnmappedRegion::new(mr, None, handle, iova, len))
-    }
-
-    /// Checks the range, and registers it by `register` with these access rights.
-    fn dmabuf(
-        &self,
-        call: &'static str,
-        range: DmaBufRange,
-        access: RemoteAccess,
-        register: impl FnOnce(i32) -> Result<*mut ffi::ibv_mr>,
-    ) -> Result<Mr> {
-        let page = page_size() as u64;
-        let fail = |err: Error| err.detail(format!("{range:?}, {access:?}"));
-        let DmaBufRange { offset, len, iova } = range;
-        self.context().check_process(call).map_err(fail)?;
-        let ends = |start: u64| start.checked_add(len as u64).is_some();
-        let reason = if len == 0 {
-            "a region has at least one byte"
-        } else if !ends(offset) || !ends(iova) {
-            "it would end after the last address"
-        } else if offset % page != iova % page {
-            "offset and iova have different places in a page"
-        } else {
-            let raw = register(rights(access) as i32).map_err(fail)?;
-            // SAFETY: `raw` is the result of `call`.
-            return unsafe { Mr::new(call, raw, self) }.map_err(fail);
-        };
-        let refused = Error::refused(call, io::ErrorKind::InvalidInput, reason);
-        Err(fail(refused))
+        Ok(UnmappedRegion::new(mr, (dm, None, Box::new(())), 0, len))
     }
 }
 
@@ -231,10 +128,12 @@ fn rights(access: RemoteAccess) -> u32 {
 }
 
 impl UnmappedRegion {
-    fn new(mr: Mr, dm: Option<DmShare>, dmah: Option<DmaHandle>, addr: u64, len: usize) -> Self {
+    /// A registration of `len` bytes from `addr` on, with the values that it keeps.
+    pub(super) fn new(mr: Mr, (dm, dmah, owner): Kept, addr: u64, len: usize) -> Self {
         let inner = UnmappedInner {
             mr,
             _dm: dm,
+            owner: ManuallyDrop::new(owner),
             _dmah: dmah,
         };
         Self {
@@ -298,9 +197,12 @@ impl fmt::Debug for UnmappedRegion {
 
 impl Drop for UnmappedInner {
     fn drop(&mut self) {
-        // SAFETY: once, here. If it fails, the device keeps its access to memory, and the kernel
-        // keeps the memory.
-        let _: bool = unsafe { self.mr.dereg() };
+        // SAFETY: once, here. If it fails, the device keeps its access to memory: the kernel keeps a dma-buf, and the owner of
+        // other memory is never dropped.
+        if unsafe { self.mr.dereg() } {
+            // SAFETY: once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.owner) };
+        }
     }
 }
 

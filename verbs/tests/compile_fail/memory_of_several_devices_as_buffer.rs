@@ -1,4 +1,4 @@
-//! Memory with several registrations has no owner who could read it in place.
+//! Memory with several registrations has no single owner, so it is not read in place.
 
 use verbs::{
     ProtectionDomain,

@@ -251,10 +251,7 @@ fn registrations_without_device_support_return_the_memory() {
         iova: 0,
     };
     let file = File::open("/dev/null").unwrap();
-    assert!(
-        pd.register_dmabuf(file.as_fd(), range, RemoteAccess::empty())
-            .is_err()
-    );
+    assert!(pd.register_dmabuf(file.as_fd(), range).create().is_err());
     assert!(ctx.alloc_dma_handle(DmaHints::default()).is_err());
 }
 

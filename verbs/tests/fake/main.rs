@@ -29,6 +29,7 @@ mod on_demand;
 mod orders;
 mod overtaking;
 mod panics;
+mod parts;
 mod posting;
 mod provider;
 mod pyverbs;

@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::ErrorKind,
     os::{fd::AsFd, unix::fs::MetadataExt},
+    sync::Arc,
 };
 
 use ibverbs_sys::{ibv_access_flags as flag, ibv_wr_opcode as opcode};
@@ -20,6 +21,7 @@ use crate::{
     fixture::Fixture,
     memory::{LOCAL, traffic},
     provider::{Fake, Place, PostedSend},
+    refused_posts::{SOFT_IWARP, of_vendor},
 };
 
 // DeviceMemoryAPITest and DeviceMemoryTest.
@@ -176,7 +178,9 @@ fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> UnmappedRegion {
     let fd = File::open("/dev/null").unwrap();
     fixture
         .pd
-        .register_dmabuf(fd.as_fd(), DMABUF, access)
+        .register_dmabuf(fd.as_fd(), DMABUF)
+        .remote(access)
+        .create()
         .unwrap()
 }
 
@@ -219,8 +223,9 @@ fn dmabuf_reg_mr_bad_flags() {
     let register = |range| {
         let registered = fixture
             .pd
-            .register_dmabuf(file.as_fd(), range, RemoteAccess::WRITE);
-        registered.unwrap_err()
+            .register_dmabuf(file.as_fd(), range)
+            .remote(RemoteAccess::WRITE);
+        registered.create().unwrap_err()
     };
     let wrong = [
         (DmaBufRange { len: 0, ..DMABUF }, "at least one byte"),
@@ -250,6 +255,78 @@ fn dmabuf_reg_mr_bad_flags() {
     }
     fixture.fake.fail(Call::RegDmabufMr, libc::EOPNOTSUPP);
     assert_eq!(register(DMABUF).raw_os_error(), Some(libc::EOPNOTSUPP));
+}
+
+#[test]
+fn dmabuf_has_the_options_of_all_memory() {
+    let fixture = Fixture::new();
+    let file = File::open("/dev/null").unwrap();
+    let registration = fixture.pd.register_dmabuf(file.as_fd(), DMABUF);
+    let region = registration
+        .relaxed_ordering()
+        .remote(RemoteAccess::READ)
+        .create()
+        .unwrap();
+    let flags = flag::IBV_ACCESS_RELAXED_ORDERING.0 | flag::IBV_ACCESS_REMOTE_READ.0;
+    assert_eq!(fixture.fake.region().2, LOCAL | flags);
+    drop(region);
+    let unknown = RemoteAccess::from_bits_retain(1 << 30);
+    let refused = fixture
+        .pd
+        .register_dmabuf(file.as_fd(), DMABUF)
+        .remote(unknown)
+        .create();
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+}
+
+/// Memory of others, whose owner learns of the end of the registration.
+#[test]
+fn foreign_memory_keeps_its_owner_until_the_device_has_lost_its_access() {
+    for failing in [false, true] {
+        let fixture = Fixture::new();
+        let owner = Arc::new(());
+        let mut memory = vec![7; 64];
+        let start = memory.as_mut_ptr();
+        // SAFETY: the memory outlives the fixture, and is not accessed here.
+        let registration = unsafe { fixture.pd.register_foreign(start, 64, Arc::clone(&owner)) };
+        let region = registration
+            .remote(RemoteAccess::READ)
+            .relaxed_ordering()
+            .create()
+            .unwrap();
+        let (addr, len, access, place) = fixture.fake.region();
+        assert_eq!((addr, len), (start.addr() as u64, 64));
+        let flags = flag::IBV_ACCESS_RELAXED_ORDERING.0 | flag::IBV_ACCESS_REMOTE_READ.0;
+        assert_eq!(access, LOCAL | flags);
+        assert_eq!(place, Place::Memory(start.addr() as u64));
+        let part = region.slice(8..16);
+        assert_eq!(part.token().addr, start.addr() as u64 + 8);
+        drop(region);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        if failing {
+            fixture.fake.fail(Call::DeregMr, libc::EBUSY);
+        }
+        drop(part);
+        assert_eq!(Arc::strong_count(&owner), 1 + usize::from(failing));
+        drop(fixture);
+    }
+}
+
+#[test]
+fn foreign_memory_for_peers_of_soft_iwarp_is_refused() {
+    let fixture = of_vendor(Fixture::iwarp(), SOFT_IWARP);
+    let mut memory = vec![7; 64];
+    let start = memory.as_mut_ptr();
+    let register = |len, access| {
+        // SAFETY: the memory outlives the fixture, and is not accessed here.
+        let registration = unsafe { fixture.pd.register_foreign(start, len, ()) };
+        registration.remote(access).create()
+    };
+    let refused = register(64, RemoteAccess::WRITE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(register(64, RemoteAccess::empty()).is_ok());
+    let refused = register(0, RemoteAccess::empty()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

@@ -232,8 +232,10 @@ fn reg_mrex_inval_params() {
         let write = RemoteAccess::WRITE;
         let result = fixture
             .pd
-            .register_dmabuf_with_hints(file.as_fd(), range, write, &handle);
-        let err = result.unwrap_err();
+            .register_dmabuf(file.as_fd(), range)
+            .remote(write)
+            .dma_handle(&handle);
+        let err = result.create().unwrap_err();
         assert_eq!(err.kind(), ErrorKind::InvalidInput, "{range:?}");
         assert_eq!(REGISTERED.take(), None);
     }
@@ -246,7 +248,11 @@ fn mrex_dmah_cuda_dmabuf_rdma_write_traffic() {
     let region = |access| {
         let (handle, file) = (handle(&fixture), SharedMemory::create(8192).unwrap());
         let (pd, fd) = (&fixture.pd, file.as_fd());
-        let region = pd.register_dmabuf_with_hints(fd, RANGE, access, &handle);
+        let region = pd
+            .register_dmabuf(fd, RANGE)
+            .remote(access)
+            .dma_handle(&handle)
+            .create();
         assert_eq!(REGISTERED.take(), Some((Some(0), Some(3), Some(0))));
         region.unwrap()
     };
@@ -269,9 +275,11 @@ fn mrex_dmah_cuda_dmabuf_rdma_write_traffic() {
 fn dmabuf_with_hints_of_another_device_is_refused() {
     let (fixture, other) = (Fixture::new(), Fixture::second_device());
     let (handle, file) = (handle(&other), SharedMemory::create(8192).unwrap());
-    let (pd, no_access) = (&fixture.pd, RemoteAccess::empty());
-    let result = pd.register_dmabuf_with_hints(file.as_fd(), RANGE, no_access, &handle);
-    let text = result.unwrap_err().to_string();
+    let registration = fixture
+        .pd
+        .register_dmabuf(file.as_fd(), RANGE)
+        .dma_handle(&handle);
+    let text = registration.create().unwrap_err().to_string();
     assert!(
         text.contains("the DMA handle is of another device"),
         "{text}"

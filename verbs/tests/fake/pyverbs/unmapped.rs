@@ -52,8 +52,11 @@ const RANGE: DmaBufRange = DmaBufRange {
 fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> (UnmappedRegion, File) {
     let memory = SharedMemory::create(8192).unwrap();
     let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
-    let region = fixture.pd.register_dmabuf(file.as_fd(), RANGE, access);
-    (region.unwrap(), file)
+    let region = fixture
+        .pd
+        .register_dmabuf(file.as_fd(), RANGE)
+        .remote(access);
+    (region.create().unwrap(), file)
 }
 
 /// A region is deregistered once, after the region and all of its slices have been dropped.
