@@ -100,7 +100,7 @@ unsafe extern "C" fn ibv_reg_buf_mr(
     unsafe { ffi::ibv_reg_mr(pd, addr, length, access.cast_unsigned()) }
 }
 
-/// Registers memory of the process, or a buffer. softnic's devices have neither dma-bufs nor hints for accesses.
+/// Registers memory of the process, or a buffer. Dma-bufs are registered by `ibv_reg_dmabuf_mr` alone, and without hints.
 ///
 /// # Safety
 /// `pd` is a live domain, `attr` valid, and its buffer live, if any.

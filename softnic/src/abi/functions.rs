@@ -278,7 +278,7 @@ exported_functions! {
     fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut ibv_mr
         = mr::ibv_reg_mr_iova2, reg_mr_iova2;
     fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr
-        = none, reg_dmabuf_mr;
+        = mr::ibv_reg_dmabuf_mr, reg_dmabuf_mr;
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int = mr::ibv_dereg_mr, dereg_mr;
     fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr = none, import_mr;
     fn ibv_unimport_mr(mr: *mut ibv_mr) = none, unimport_mr;

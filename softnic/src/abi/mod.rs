@@ -17,6 +17,7 @@ mod copying;
 mod cq;
 mod cq_ex;
 mod device;
+mod dmabuf;
 mod event;
 mod event_queue;
 mod fork;

@@ -3,6 +3,7 @@
 use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_uint, c_void},
+    ptr,
     sync::Arc,
 };
 
@@ -10,6 +11,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     context::OpenDevice,
+    dmabuf::DmaBufMapping,
     errno, null,
     object::{Object, zeroed},
     outcome,
@@ -29,6 +31,8 @@ struct Mr {
     device: Arc<OpenDevice>,
     key: u32,
     _charge: ObjectCharge,
+    /// Of memory behind a descriptor: ends after the registration.
+    _mapping: Option<DmaBufMapping>,
 }
 
 // SAFETY: `repr(C)`, and the C struct comes first.
@@ -66,8 +70,7 @@ fn rights(pd: &Pd, access: u32) -> Result<Access, c_int> {
 /// - `raw_pd` is a live domain.
 unsafe fn register(
     raw_pd: *mut ffi::ibv_pd,
-    addr: *mut c_void,
-    len: usize,
+    memory: HostMemory,
     iova: u64,
     access: u32,
 ) -> *mut ffi::ibv_mr {
@@ -77,14 +80,15 @@ unsafe fn register(
         Ok(access) => access,
         Err(errno) => return null(errno),
     };
+    let HostMemory { addr, len, .. } = memory;
     let host = addr.expose_provenance() as u64;
     // The kernel maps whole pages, so a chosen address differs from the host's by a multiple of the page size.
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {
         return null(libc::EINVAL);
     }
     let accounts = pd.device.port.accounts();
-    let memory = locked(host, len as u64);
-    let charge = match accounts.charge_object(Resource::MemoryRegions, memory) {
+    let bytes = locked(host, len as u64);
+    let charge = match accounts.charge_object(Resource::MemoryRegions, bytes) {
         Ok(charge) => charge,
         Err(errno) => return null(errno),
     };
@@ -110,7 +114,7 @@ unsafe fn register(
     let mut raw: ffi::ibv_mr = zeroed();
     raw.context = pd.context();
     raw.pd = raw_pd;
-    raw.addr = addr;
+    raw.addr = memory.shown;
     raw.length = len;
     raw.handle = key;
     raw.lkey = key;
@@ -123,8 +127,32 @@ unsafe fn register(
         device: Arc::clone(&pd.device),
         key,
         _charge: charge,
+        _mapping: memory.mapping,
     };
     mr.into_raw()
+}
+
+/// Memory to register.
+struct HostMemory {
+    /// The first byte for the engine.
+    addr: *mut c_void,
+    len: usize,
+    /// The address in `ibv_mr`.
+    shown: *mut c_void,
+    /// The mapping of memory behind a descriptor.
+    mapping: Option<DmaBufMapping>,
+}
+
+impl HostMemory {
+    /// Memory of the program.
+    fn of_program(addr: *mut c_void, len: usize) -> Self {
+        Self {
+            addr,
+            len,
+            shown: addr,
+            mapping: None,
+        }
+    }
 }
 
 pub(super) unsafe extern "C" fn ibv_reg_mr(
@@ -135,7 +163,14 @@ pub(super) unsafe extern "C" fn ibv_reg_mr(
 ) -> *mut ffi::ibv_mr {
     let iova = addr.addr() as u64;
     // SAFETY: a live domain.
-    unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
+    unsafe {
+        register(
+            pd,
+            HostMemory::of_program(addr, len),
+            iova,
+            access.cast_unsigned(),
+        )
+    }
 }
 
 pub(super) unsafe extern "C" fn ibv_reg_mr_iova(
@@ -146,7 +181,14 @@ pub(super) unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut ffi::ibv_mr {
     // SAFETY: a live domain.
-    unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
+    unsafe {
+        register(
+            pd,
+            HostMemory::of_program(addr, len),
+            iova,
+            access.cast_unsigned(),
+        )
+    }
 }
 
 pub(super) unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -157,7 +199,43 @@ pub(super) unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ffi::ibv_mr {
     // SAFETY: a live domain.
-    unsafe { register(pd, addr, len, iova, access) }
+    unsafe { register(pd, HostMemory::of_program(addr, len), iova, access) }
+}
+
+/// Rights that the kernel accepts for dma-bufs.
+const OF_DMABUF: u32 = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+    | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+    | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+    | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
+    | ffi::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
+
+pub(super) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ffi::ibv_pd,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ffi::ibv_mr {
+    let access = access.cast_unsigned();
+    if access & !OF_DMABUF != 0 || !(offset ^ iova).is_multiple_of(PAGE_SIZE) {
+        return null(libc::EINVAL);
+    }
+    let mapping = match DmaBufMapping::new(fd, offset, len) {
+        Ok(mapping) => mapping,
+        Err(errno) => return null(errno),
+    };
+    let memory = HostMemory {
+        addr: mapping.first(),
+        len,
+        // The offset, as from libibverbs.
+        shown: ptr::without_provenance_mut(usize::try_from(offset).unwrap_or(usize::MAX)),
+        mapping: Some(mapping),
+    };
+    // Other users of the memory access it at any time.
+    let access = access | Access::SHARED_WITH_PROGRAM.0;
+    // SAFETY: a live domain.
+    unsafe { register(pd, memory, iova, access) }
 }
 
 pub(super) unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod connected;
+mod dmabuf;
 mod end;
 mod errnos;
 mod extended;
