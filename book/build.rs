@@ -3,7 +3,7 @@
 use std::{env, fs, path::Path};
 
 /// The pages, relative to the workspace, each with its module.
-const PAGES: [(&str, &str); 17] = [
+const PAGES: [(&str, &str); 18] = [
     ("book/README.md", "crate"),
     ("book/start.md", "crate::start"),
     ("softnic/GUIDE.md", "crate::test_your_protocol"),
@@ -24,6 +24,7 @@ const PAGES: [(&str, &str); 17] = [
     ("book/cookbook/srq_server.md", "crate::cookbook::srq_server"),
     ("book/cookbook/data_plane.md", "crate::cookbook::data_plane"),
     ("book/cookbook/failover.md", "crate::cookbook::failover"),
+    ("book/cookbook/striping.md", "crate::cookbook::striping"),
     ("book/cookbook/gpu_memory.md", "crate::cookbook::gpu_memory"),
     ("book/when_it_fails.md", "crate::when_it_fails"),
     ("book/check_your_program.md", "crate::check_your_program"),

@@ -46,6 +46,9 @@ pub mod cookbook {
     #[doc = page!("crate_cookbook_failover")]
     pub mod failover {}
 
+    #[doc = page!("crate_cookbook_striping")]
+    pub mod striping {}
+
     #[doc = page!("crate_cookbook_gpu_memory")]
     pub mod gpu_memory {}
 }
