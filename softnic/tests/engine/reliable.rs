@@ -467,7 +467,7 @@ fn shared_receives_raise_their_limit_once_and_the_last_event() {
     assert!(pair.hosts[1].engine.destroy_srq(srq).is_err(), "in use");
 }
 
-/// The receives of a shared queue name regions of the queue's domain, whatever the queue pair's.
+/// The receives of a shared queue name regions of the queue's domain, not of the queue pair's.
 #[test]
 fn shared_receive_uses_the_domain_of_its_queue() {
     for is_of_queue in [true, false] {
