@@ -21,12 +21,6 @@ macro_rules! failing {
     )*};
 }
 
-// Shared receive queues of librdmacm.
-failing! { EOPNOTSUPP:
-    rdma_create_srq
-    rdma_create_srq_ex
-}
-
 // rsockets.
 failing! { ENOSYS:
     raccept
@@ -98,10 +92,6 @@ refusing! {
     ibv_dealloc_dmah
     ibv_query_port_speed
 }
-
-/// Does nothing: no queue of librdmacm exists.
-#[unsafe(no_mangle)]
-extern "C" fn rdma_destroy_srq() {}
 
 /// Declares conversions between structs of the kernel and of libibverbs. softnic has none of the kernel's.
 macro_rules! conversions {

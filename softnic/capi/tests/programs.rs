@@ -3,7 +3,7 @@
 
 mod program;
 
-use std::{net::UdpSocket, thread, time::Instant};
+use std::{net::UdpSocket, process::Command, thread, time::Instant};
 
 use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, exchange_by, free_port, len};
 
@@ -168,6 +168,27 @@ fn endpoints_without_event_channels_connect() {
         &[],
         "rdma_server -p PORT",
         "rdma_client -s SERVER -p PORT",
+    );
+}
+
+#[cfg_attr(without_programs, ignore = "needs rdma-core's headers and libraries")]
+#[test]
+fn endpoints_with_shared_receive_queues_exchange_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("shared_queue");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check/shared_queue.c");
+    let mut compiler = Command::new("cc");
+    let compiler = compiler
+        .args(["-g", "-Wall", "-Werror", "-o"])
+        .arg(&program);
+    let compiler = compiler.args([source, "-lrdmacm", "-libverbs"]);
+    assert!(compiler.status().unwrap().success());
+    let program = program.display();
+    exchange(
+        20,
+        &[],
+        &format!("{program} server SERVER PORT"),
+        &format!("{program} client SERVER PORT"),
     );
 }
 

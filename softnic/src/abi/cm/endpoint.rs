@@ -16,6 +16,7 @@ use super::{
     outcome,
     qp::{rdma_create_qp, rdma_destroy_qp},
     resolve::{rdma_resolve_addr, rdma_resolve_route},
+    srq::rdma_destroy_srq,
 };
 use crate::{
     abi::{object::Object, set_errno},
@@ -267,6 +268,8 @@ unsafe fn make_active(
 unsafe extern "C" fn rdma_destroy_ep(id: *mut ffi::rdma_cm_id) {
     // SAFETY: the caller's identifier, with or without a queue pair.
     unsafe { rdma_destroy_qp(id) };
+    // SAFETY: as above, with or without a shared receive queue.
+    unsafe { rdma_destroy_srq(id) };
     // SAFETY: live until here; the caller gives the identifier up.
     unsafe { id::rdma_destroy_id(id) };
 }

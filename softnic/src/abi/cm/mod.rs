@@ -14,6 +14,7 @@ mod options;
 mod qp;
 mod queue;
 mod resolve;
+mod srq;
 
 pub(super) use devices::free_abandoned;
 pub(super) use queue::{CmSubject, Queued};

@@ -165,7 +165,7 @@ unsafe fn bring_up_datagrams(id: *mut ffi::rdma_cm_id, qp: *mut verbs::ibv_qp) -
     ret
 }
 
-/// Completes the attributes of a queue pair: the identifier's protection domain, and completion queues with event channels,
+/// Completes the attributes of a queue pair: the identifier's protection domain, its shared receive queue, and completion queues with event channels,
 /// where the program has none. Returns false with `errno` set if one cannot be created.
 ///
 /// # Safety
@@ -175,18 +175,16 @@ unsafe fn complete(
     pd: &mut *mut verbs::ibv_pd,
     attr: &mut ibv_qp_init_attr,
 ) -> bool {
-    // SAFETY: the caller's promise, and exclusive use of the identifier by its program during the call.
-    let id = unsafe { &mut *raw };
-    if pd.is_null() {
-        *pd = id.pd;
-    }
-    if pd.is_null() {
-        // SAFETY: a live identifier.
-        *pd = unsafe { Id::borrow(raw) }.default_pd();
-    }
-    if pd.is_null() {
+    // SAFETY: the caller's promise.
+    if !unsafe { complete_pd(raw, pd) } {
         return false;
     }
+    // SAFETY: the caller's promise, and exclusive use of the identifier by its program during the call.
+    let id = unsafe { &mut *raw };
+    if attr.srq.is_null() {
+        attr.srq = id.srq;
+    }
+    let ctx = id.verbs;
     let queues = [
         (
             &mut attr.send_cq,
@@ -202,33 +200,64 @@ unsafe fn complete(
         ),
     ];
     for (cq, depth, made_channel, made_cq) in queues {
-        if !cq.is_null() || depth == 0 {
-            continue;
-        }
-        if made_cq.is_null() {
-            // SAFETY: an open context.
-            *made_channel = unsafe { functions::ibv_create_comp_channel(id.verbs) };
-            if made_channel.is_null() {
-                return false;
-            }
-            let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
-            // SAFETY: an open context, and a live channel.
-            *made_cq =
-                unsafe { functions::ibv_create_cq(id.verbs, depth, raw.cast(), *made_channel, 0) };
-        }
-        if made_cq.is_null() {
+        // SAFETY: an open context.
+        if !unsafe { make_queue((raw, ctx), cq, depth, (made_channel, made_cq)) } {
             return false;
         }
-        *cq = *made_cq;
     }
     true
 }
 
-/// Destroys the completion queues and channels that [`complete`] has made.
+/// Sets the protection domain to the identifier's, if the program has none. Returns false with `errno` set if it cannot be
+/// allocated.
+///
+/// # Safety
+/// - `raw` is a live identifier with a device.
+pub(super) unsafe fn complete_pd(raw: *mut ffi::rdma_cm_id, pd: &mut *mut verbs::ibv_pd) -> bool {
+    if pd.is_null() {
+        // SAFETY: the caller's promise, and exclusive use of the identifier by its program during the call.
+        *pd = unsafe { (*raw).pd };
+    }
+    if pd.is_null() {
+        // SAFETY: a live identifier.
+        *pd = unsafe { Id::borrow(raw) }.default_pd();
+    }
+    !pd.is_null()
+}
+
+/// Sets a completion queue to one of the identifier with an event channel, which is made by the first call, unless the program
+/// has a queue or needs none. Returns false with `errno` set if it cannot be created.
+///
+/// # Safety
+/// - The context is open; the identifier is the context of the queue.
+pub(super) unsafe fn make_queue(
+    (raw, ctx): (*mut ffi::rdma_cm_id, *mut verbs::ibv_context),
+    cq: &mut *mut verbs::ibv_cq,
+    depth: u32,
+    (made_channel, made_cq): (&mut *mut verbs::ibv_comp_channel, &mut *mut verbs::ibv_cq),
+) -> bool {
+    if !cq.is_null() || depth == 0 {
+        return true;
+    }
+    if made_cq.is_null() {
+        // SAFETY: the caller's promise.
+        *made_channel = unsafe { functions::ibv_create_comp_channel(ctx) };
+        if made_channel.is_null() {
+            return false;
+        }
+        let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
+        // SAFETY: an open context, and a live channel.
+        *made_cq = unsafe { functions::ibv_create_cq(ctx, depth, raw.cast(), *made_channel, 0) };
+    }
+    *cq = *made_cq;
+    !cq.is_null()
+}
+
+/// Destroys the completion queues and channels that [`make_queue`] has made.
 ///
 /// # Safety
 /// - `raw` is a live identifier, whose queue pair is destroyed.
-unsafe fn destroy_queues(raw: *mut ffi::rdma_cm_id) {
+pub(super) unsafe fn destroy_queues(raw: *mut ffi::rdma_cm_id) {
     // SAFETY: the caller's promise, and exclusive use of the identifier by its program during the call.
     let id = unsafe { &mut *raw };
     let queues = [
@@ -237,12 +266,12 @@ unsafe fn destroy_queues(raw: *mut ffi::rdma_cm_id) {
     ];
     for (channel, cq) in queues {
         if !cq.is_null() {
-            // SAFETY: made by `complete`, and forgotten below.
+            // SAFETY: made by `make_queue`, and forgotten below.
             unsafe { functions::ibv_destroy_cq(*cq) };
             *cq = ptr::null_mut();
         }
         if !channel.is_null() {
-            // SAFETY: made by `complete`, and forgotten below.
+            // SAFETY: made by `make_queue`, and forgotten below.
             unsafe { functions::ibv_destroy_comp_channel(*channel) };
             *channel = ptr::null_mut();
         }
@@ -372,7 +401,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut ffi::rdma_cm_id) {
     unsafe { functions::ibv_destroy_qp(qp) };
     // SAFETY: the program has exclusive use of the identifier during the call.
     unsafe { (*id).qp = ptr::null_mut() };
-    // SAFETY: no queue pair has the queues.
+    // SAFETY: no queue pair has the queues. One of a shared receive queue stays.
     unsafe { destroy_queues(id) };
 }
 
