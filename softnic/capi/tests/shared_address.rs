@@ -172,8 +172,9 @@ fn killed_keeper_harms_no_program() {
     let addr = addr(45, 2);
     let folder = tempfile::tempdir().unwrap();
     let start = |port, count| Pair::start(addr, port, count, folder.path());
-    let mut listening = Program::start(addr, &[], &format!("rping -s -P -a {addr} -p 7500"));
     let victims = [start(7501, 1 << 20), start(7502, 1 << 20)];
+    // Not the first program, which gets requests to no listener.
+    let mut listening = Program::start(addr, &[], &format!("rping -s -P -a {addr} -p 7500"));
     let survivors = [start(7503, 1 << 20), start(7504, 1 << 20)];
     kill_keeper(addr);
     let words = format!("rping -c -V -a {addr} -p 7500 -C 20");
