@@ -10,6 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use crate::program::exclusive;
+
 /// Set for a child process with a test alone.
 const CHILD: &str = "PRELOAD_LIBRARY_IS_CLOSED";
 
@@ -153,6 +155,8 @@ fn declared() -> BTreeSet<String> {
 
 #[test]
 fn intercepted_and_refused_calls_are_exported_and_no_others() {
+    // Other tests limit the descriptors of the process.
+    let _exclusive = exclusive();
     let c_library = c_library();
     let library_symbols = library_symbols_of();
     let exported: BTreeSet<&str> = library_symbols
@@ -170,6 +174,8 @@ fn intercepted_and_refused_calls_are_exported_and_no_others() {
 /// Older C libraries have fewer calls, newer ones may have more.
 #[test]
 fn call_of_the_headers_with_a_descriptor_has_a_decision() {
+    // Other tests limit the descriptors of the process.
+    let _exclusive = exclusive();
     let table = table();
     let declared = declared();
     assert!(declared.len() > 150, "{declared:?}");
@@ -184,6 +190,8 @@ fn call_of_the_headers_with_a_descriptor_has_a_decision() {
 /// Handlers of the C library refer to the library's functions, and its threads run them.
 #[test]
 fn library_stays_loaded_after_its_dlclose() {
+    // Other tests limit the descriptors of the process.
+    let _exclusive = exclusive();
     let path = library_path();
     if env::var_os(CHILD).is_none() {
         // The library stays until the end of its process.
