@@ -125,7 +125,8 @@ fn loopback_address_in_wrong_state_leaves_the_rsocket() {
     pending.set_nonblocking();
     assert_eq!(pending.connect(&rdma.name()), Err(libc::EINPROGRESS));
     let again: Outcome = pending.connect(&free);
-    assert!(matches!(again, Err(libc::EALREADY | libc::EISCONN)));
+    // As with TCP, the first call after a success in the background succeeds with any address.
+    assert!(matches!(again, Ok(_) | Err(libc::EALREADY)));
     pass(&rdma.accept().unwrap(), &pending);
     assert!([&rdma, &client, &pending].map(is_rsocket) == [true; 3]);
 }
