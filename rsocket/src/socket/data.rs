@@ -171,7 +171,14 @@ impl Socket {
     /// Whether the error of a call is the failure of the connection, and an earlier call has reported the failure. Otherwise, this
     /// call reports it.
     fn was_reported(&self, error: &io::Error) -> bool {
-        if let io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted = error.kind() {
+        // The kernel's refusal of calls holds for each call.
+        if !matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::InvalidData
+        ) {
             return false;
         }
         let mut state = self.lock();
