@@ -1,7 +1,7 @@
 //! Attempts that TCP takes over.
 //!
 //! Only a connected TCP socket replaces the rsocket: after a failure of both, the program's next attempt begins with RDMA again.
-//! A blocking call connects by TCP itself. The failure of an RDMA attempt in the background is kept from the program. A thread of this library connects a TCP socket
+//! A call whose attempt fails at once, or that blocks, connects by TCP itself. The failure of an RDMA attempt in the background is kept from the program. A thread of this library connects a TCP socket
 //! without a number that the program knows. Once it is connected, the program's descriptor is writable, and the next call replaces the
 //! rsocket: only calls of the program change its descriptors. `CALLS.md` has the states.
 
@@ -166,10 +166,12 @@ fn begin_by_tcp(
     }
 }
 
-/// Connects by TCP in a blocking call whose attempt by RDMA has failed for the reason `why`, and replaces the rsocket.
+/// Connects by TCP in a call whose attempt by RDMA has failed for the reason `why`, and replaces the rsocket. Blocks unless the
+/// rsocket is nonblocking.
 ///
 /// # Errors
-/// - `Interrupted`: a signal interrupted the wait. The attempt continues, of the TCP socket.
+/// - `EINPROGRESS`: the rsocket is nonblocking; `Interrupted`: a signal interrupted the wait. The attempt continues, of the TCP
+///   socket.
 /// - Of the attempt by TCP, or none if there can be no such socket. The descriptor stays an rsocket.
 pub(crate) fn connect_by_tcp(
     rsocket: Arc<Rsocket>,
@@ -179,7 +181,10 @@ pub(crate) fn connect_by_tcp(
 ) -> Result<(), Option<io::Error>> {
     let tcp = begin_by_tcp(&rsocket, peer, bound)?;
     let tcp = tcp.get().map_err(|_| None)?;
-    let waited = rsocket::poll(&mut [PollEntry::fd(tcp, PollEvents::OUT)], None);
+    let waited = match capi::socket_of(rsocket.fd()) {
+        Some(socket) if socket.is_nonblocking() => Err(os(libc::EINPROGRESS)),
+        _ => rsocket::poll(&mut [PollEntry::fd(tcp, PollEvents::OUT)], None),
+    };
     if waited.is_ok()
         && let Ok(Err(errno)) = sockopt::socket_error(tcp)
     {

@@ -10,7 +10,7 @@ use crate::{
     address, attempts,
     datagrams::{NO_ROUTE, leads_elsewhere, turn_to_udp},
     fork, log, loopback,
-    replacement::{renew, turn_to_tcp},
+    replacement::renew,
     sockets::{Name, failed},
     table::{self, Rsocket, SOCKETS},
 };
@@ -48,7 +48,7 @@ fn retried(rsocket: Arc<Rsocket>) -> std::io::Result<Arc<Rsocket>> {
     renew(&rsocket, socket.is_nonblocking())
 }
 
-/// Connects by TCP in place of a blocking attempt that has failed with the error `why`.
+/// Connects by TCP in place of an attempt that has failed with the error `why`.
 fn connect_by_tcp(rsocket: Arc<Rsocket>, peer: &Name, bound: Option<&Name>, why: &str) -> c_int {
     let error = last_errno();
     let socket = capi::socket_of(rsocket.fd());
@@ -107,29 +107,24 @@ unsafe fn connect_by_rdma(
         // TCP has connected during a call that has waited.
         return None;
     }
-    let turned = match capi::socket_of(rsocket.fd()) {
+    let stays = match capi::socket_of(rsocket.fd()) {
         Some(socket) if socket.is_datagram() => {
             drop(socket);
-            leads_elsewhere(error) && turn_to_udp(fd, rsocket, NO_ROUTE)
+            let turned = leads_elsewhere(error) && turn_to_udp(fd, rsocket, NO_ROUTE);
+            return (!turned).then(|| failed(&os(error)));
         }
         socket => {
-            // `AF_UNSPEC` disconnects.
             let is_connected = socket.is_some_and(|socket| socket.is_connected());
-            let stays = matches!(
-                error,
-                libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
-            ) || is_connected && error != libc::EAFNOSUPPORT;
-            if stays {
-                return Some(failed(&os(error)));
-            }
-            let why = os(error).to_string();
-            if let Some(peer) = peer {
-                return Some(connect_by_tcp(rsocket, &peer, before.as_ref(), &why));
-            }
-            turn_to_tcp(fd, rsocket, before.as_ref(), &why).is_ok()
+            let going_on = [libc::EINPROGRESS, libc::EALREADY, libc::EINTR];
+            is_connected || going_on.contains(&error)
         }
     };
-    (!turned).then(|| failed(&os(error)))
+    Some(match peer {
+        Some(peer) if !stays => {
+            connect_by_tcp(rsocket, &peer, before.as_ref(), &os(error).to_string())
+        }
+        _ => failed(&os(error)),
+    })
 }
 
 /// As [`connect_by_rdma`], for any descriptor.
@@ -147,7 +142,9 @@ unsafe fn rsocket_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             // There is no connection to end.
             Ok(false) if loopback::may_connect(&rsocket) => return Some(0),
             Ok(false) => return Some(disconnect(&rsocket, &socket)),
-            Err(err) if loopback::may_connect(&rsocket) => return Some(failed(&err)),
+            Err(err) if loopback::may_connect(&rsocket) => {
+                return Some(failed(&err));
+            }
             Err(_) => {}
         }
     }

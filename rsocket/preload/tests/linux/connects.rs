@@ -2,9 +2,11 @@
 
 use std::{net::SocketAddr, os::unix::thread::JoinHandleExt, thread};
 
+use softnic::{Call, When};
+
 use crate::{
     border::{count, handle},
-    program::{Fd, Kind, Outcome, Rdma, Tcp, exclusive, outcome},
+    program::{Fd, Kind, Outcome, Rdma, Tcp, exclusive, host, outcome},
 };
 
 /// A listener with one connection, and no capacity for another.
@@ -53,6 +55,20 @@ fn connect_after_success_in_background_succeeds_once() {
     for kind in [Tcp, Rdma] {
         assert_eq!(of_kind(kind), expected, "{kind:?}");
     }
+}
+
+/// An attempt that fails at once goes on by TCP, which finds no route or no host.
+#[test]
+fn nonblocking_connect_does_not_wait_for_tcp() {
+    let _exclusive = exclusive();
+    let client = Fd::stream(Rdma);
+    client.set_nonblocking();
+    let _failing = host().fail(Call::ResolveAddr, When::Every, libc::ENETUNREACH);
+    let begun = client.connect(&Fd::listener(Rdma).name());
+    assert!(
+        matches!(begun, Err(libc::EINPROGRESS | libc::ENETUNREACH)),
+        "{begun:?}"
+    );
 }
 
 #[test]

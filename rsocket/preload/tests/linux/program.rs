@@ -9,6 +9,7 @@ use std::{
 };
 
 use libc::{c_int, c_long, socklen_t};
+use softnic::{Fabric, Host};
 
 /// Implementation of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +45,23 @@ fn len_of(len: usize) -> socklen_t {
     len.try_into().unwrap()
 }
 
+/// The host of the program. Its fabric lasts, as the library's objects do, until the process ends.
+pub(crate) fn host() -> &'static Host {
+    static FABRIC: OnceLock<(Fabric, Host)> = OnceLock::new();
+    let (_, host) = FABRIC.get_or_init(|| {
+        let fabric = Fabric::new().keep_objects();
+        let addrs = [1, 2].map(|last| Ipv4Addr::new(10, 9, 0, last).into());
+        let host = fabric.host_with_addrs(&addrs);
+        host.make_default();
+        (fabric, host)
+    });
+    host
+}
+
 /// Starts the fabric. One test runs at a time: the tests change the limits of the process.
 pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
-    static FABRIC: OnceLock<()> = OnceLock::new();
     static ONE: Mutex<()> = Mutex::new(());
-    FABRIC.get_or_init(|| {
-        // The library's objects exist until the process ends.
-        Box::leak(Box::new(doctest::lasting_host()));
-    });
+    host();
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
