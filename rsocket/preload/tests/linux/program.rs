@@ -6,10 +6,15 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ptr,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
 };
 
 use libc::{c_int, c_long, socklen_t};
 use softnic::{Fabric, Host};
+
+/// Pause after which no descriptor has been released: the library's threads are idle.
+const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Implementation of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +260,8 @@ impl Limit {
         assert_eq!(set, 0);
     }
 
-    /// Uses up all descriptors but `free`. Returns the limit, and the descriptors that fill it.
+    /// Uses up all descriptors but `free`, once the library's threads have released those of earlier tests. Returns the limit, and the
+    /// descriptors that fill it.
     pub(crate) fn all_but(free: usize) -> (Self, Vec<Fd>) {
         let former = Self::get();
         let limit = Self(former);
@@ -263,12 +269,17 @@ impl Limit {
             rlim_cur: 400,
             ..former
         });
-        let mut all: Vec<Fd> = std::iter::from_fn(|| {
+        let duplicate = || {
             // SAFETY: numbers only.
             let fd = unsafe { libc::fcntl(0, libc::F_DUPFD, 0 as c_long) };
             (fd >= 0).then_some(Fd(fd))
-        })
-        .collect();
+        };
+        let (mut all, mut before) = (Vec::new(), None);
+        while before != Some(all.len()) {
+            before = Some(all.len());
+            all.extend(std::iter::from_fn(duplicate));
+            thread::sleep(RELEASE_PAUSE);
+        }
         all.truncate(all.len() - free);
         (limit, all)
     }
