@@ -45,7 +45,7 @@ fn retried(rsocket: Arc<Rsocket>) -> std::io::Result<Arc<Rsocket>> {
     if let Some(err) = socket.take_error() {
         return Err(err);
     }
-    renew(&rsocket, socket.is_nonblocking())
+    renew(&rsocket)
 }
 
 /// Connects by TCP in place of an attempt that has failed with the error `why`.
@@ -66,8 +66,7 @@ fn connect_by_tcp(rsocket: Arc<Rsocket>, peer: &Name, bound: Option<&Name>, why:
 /// of an unconnected rsocket.
 fn disconnect(rsocket: &Arc<Rsocket>, socket: &rsocket::Socket) -> c_int {
     socket.set_linger(Some(Duration::ZERO));
-    let renewed = renew(rsocket, socket.is_nonblocking());
-    renewed.map_or_else(|err| failed(&err), |_| 0)
+    renew(rsocket).map_or_else(|err| failed(&err), |_| 0)
 }
 
 /// Connects an rsocket. Returns `None` if the socket fell back to TCP or UDP and is not connected yet.

@@ -14,6 +14,14 @@ use crate::{
     table::{self, Rsocket, SOCKETS},
 };
 
+/// The flag of a new socket in the blocking mode of an rsocket.
+fn mode_of(rsocket: &Rsocket) -> c_int {
+    match capi::socket_of(rsocket.fd()) {
+        Some(socket) if socket.is_nonblocking() => libc::SOCK_NONBLOCK,
+        _ => 0,
+    }
+}
+
 /// Replaces an rsocket with a TCP socket under all descriptors of the program, bound to `bind` if given.
 /// `why` is the reason for the log.
 ///
@@ -26,13 +34,7 @@ pub(crate) fn turn_to_tcp(
     why: &str,
 ) -> io::Result<()> {
     let name = Name::of(&rsocket).ok_or_else(io::Error::last_os_error)?;
-    let flags = capi::rfcntl(rsocket.fd(), libc::F_GETFL, 0);
-    let nonblock = if flags & libc::O_NONBLOCK != 0 {
-        libc::SOCK_NONBLOCK
-    } else {
-        0
-    };
-    let tcp = real_stream(name.family(), nonblock);
+    let tcp = real_stream(name.family(), mode_of(&rsocket));
     if tcp < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -74,14 +76,9 @@ pub(crate) fn replace_all(tcp: c_int, rsocket: Arc<Rsocket>, why: &str) -> Vec<c
 ///
 /// # Errors
 /// Of the new rsocket; the descriptors stay those of the ended one.
-pub(crate) fn renew(ended: &Arc<Rsocket>, is_nonblocking: bool) -> io::Result<Arc<Rsocket>> {
+pub(crate) fn renew(ended: &Arc<Rsocket>) -> io::Result<Arc<Rsocket>> {
     let name = Name::of(ended).ok_or_else(io::Error::last_os_error)?;
-    let nonblock = if is_nonblocking {
-        libc::SOCK_NONBLOCK
-    } else {
-        0
-    };
-    let inner = make(name.family(), libc::SOCK_STREAM | nonblock, 0);
+    let inner = make(name.family(), libc::SOCK_STREAM | mode_of(ended), 0);
     let inner = inner.ok_or_else(io::Error::last_os_error)?;
     let rsocket = table::adopt(inner);
     ended.options().copy_to(&rsocket);

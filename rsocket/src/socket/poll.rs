@@ -379,10 +379,9 @@ impl Socket {
     fn events_now(&self, requested: PollEvents) -> PollEvents {
         let readiness = match self.event_source() {
             source::SocketSource::Stream(connection) => {
-                let was_reported = self.lock_raw().reported_failure;
                 let readiness = connection.shared().readiness_now();
                 readiness.map(|readiness| Readiness {
-                    failed: readiness.failed && !was_reported,
+                    failed: readiness.failed && !self.lock_raw().reported_failure,
                     ..readiness
                 })
             }
