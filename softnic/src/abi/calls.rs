@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::fabric::Port;
+use crate::{check::Used, fabric::Port};
 
 /// Number of calls in progress on an object of a fabric with checks.
 #[derive(Debug, Default)]
@@ -21,9 +21,23 @@ impl Calls {
         (InCall(Some(self)), others)
     }
 
-    /// Number of calls in progress.
-    pub(super) fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
+    /// Reports the destruction of the object during a call, or during a sequence of calls, which `sequence` names. Returns whether
+    /// there is one; without checks, false.
+    pub(super) fn report_destruction(
+        &self,
+        port: &Port,
+        used: Used,
+        sequence: Option<&'static str>,
+    ) -> bool {
+        let Some(checker) = port.checker() else {
+            return false;
+        };
+        let is_called = self.0.load(Ordering::Acquire) > 0;
+        let during = sequence.or(is_called.then_some("during a call of another thread"));
+        if let Some(during) = during {
+            checker.overlapping(used, &format!("is destroyed {during}"));
+        }
+        during.is_some()
     }
 }
 

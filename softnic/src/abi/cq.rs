@@ -213,16 +213,12 @@ impl Cq {
 
     /// Reports a destruction during a call or a poll. Returns whether there is one.
     fn is_destroyed_in_use(&self) -> bool {
-        let Some(checker) = self.device.port.checker() else {
-            return false;
-        };
-        let use_ = match self.polled.owner() {
-            Some(_) => "is destroyed between ibv_start_poll and ibv_end_poll",
-            None if self.calls.count() > 0 => "is destroyed during a call of another thread",
-            None => return false,
-        };
-        checker.overlapping(self.used(), use_);
-        true
+        let sequence = self
+            .polled
+            .owner()
+            .map(|_| "between ibv_start_poll and ibv_end_poll");
+        let port = &self.device.port;
+        self.calls.report_destruction(port, self.used(), sequence)
     }
 
     /// Takes the oldest completion.

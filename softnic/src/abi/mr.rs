@@ -161,16 +161,8 @@ pub(super) unsafe extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ffi::ibv_mr {
-    let iova = addr.addr() as u64;
-    // SAFETY: a live domain.
-    unsafe {
-        register(
-            pd,
-            HostMemory::of_program(addr, len),
-            iova,
-            access.cast_unsigned(),
-        )
-    }
+    // SAFETY: the caller's arguments.
+    unsafe { ibv_reg_mr_iova(pd, addr, len, addr.addr() as u64, access) }
 }
 
 pub(super) unsafe extern "C" fn ibv_reg_mr_iova(
@@ -180,15 +172,8 @@ pub(super) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ffi::ibv_mr {
-    // SAFETY: a live domain.
-    unsafe {
-        register(
-            pd,
-            HostMemory::of_program(addr, len),
-            iova,
-            access.cast_unsigned(),
-        )
-    }
+    // SAFETY: the caller's arguments.
+    unsafe { ibv_reg_mr_iova2(pd, addr, len, iova, access.cast_unsigned()) }
 }
 
 pub(super) unsafe extern "C" fn ibv_reg_mr_iova2(

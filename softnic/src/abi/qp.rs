@@ -113,16 +113,12 @@ impl Qp {
 
     /// Reports a destruction during a call or a critical region. Returns whether there is one.
     fn is_destroyed_in_use(&self) -> bool {
-        let Some(checker) = self.device.port.checker() else {
-            return false;
-        };
-        let use_ = match self.building.owner() {
-            Some(_) => "is destroyed between ibv_wr_start and ibv_wr_complete",
-            None if self.calls.count() > 0 => "is destroyed during a call of another thread",
-            None => return false,
-        };
-        checker.overlapping(self.used(), use_);
-        true
+        let sequence = self
+            .building
+            .owner()
+            .map(|_| "between ibv_wr_start and ibv_wr_complete");
+        let port = &self.device.port;
+        self.calls.report_destruction(port, self.used(), sequence)
     }
 
     /// Whether each send request has a destination of its own (UD).

@@ -6,39 +6,39 @@ use std::{cell::RefCell, ptr, sync::Arc};
 const MAX_FRAMES: usize = 24;
 
 /// Maximum number of remembered stacks of a thread.
-const MAX_KNOWN: usize = 64;
+const MAX_REMEMBERED: usize = 64;
 
 /// A stack of this thread, as found by unwinding.
 #[derive(Debug)]
-struct Known {
+struct RememberedStack {
     /// Address of a variable of [`stack`] at that time.
     base: usize,
-    /// Places of return addresses, from the frame of [`stack`] on, with the addresses in them.
+    /// Slots of return addresses, from the frame of [`stack`] on, with the addresses in them.
     returns: Vec<(usize, usize)>,
     frames: Arc<[usize]>,
 }
 
 thread_local! {
-    static KNOWN: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
+    static REMEMBERED: RefCell<Vec<RememberedStack>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Known {
-    /// Whether the current stack has the same return addresses at the same places.
+impl RememberedStack {
+    /// Whether the current stack has the same return addresses at the same slots.
     fn is_current(&self, base: usize) -> bool {
         self.base == base
             && self
                 .returns
                 .iter()
-                .all(|(place, address)| word(*place) == *address)
+                .all(|(slot, address)| word(*slot) == *address)
     }
 }
 
-/// The word at a place of this thread's stack, above the current frame.
-fn word(place: usize) -> usize {
-    let place: *const usize = ptr::with_exposed_provenance(place);
-    // SAFETY: an aligned place in a frame of this thread. The caller has found the frame by unwinding, or all return addresses
-    // below as at that time: then the frames below are those of that time, and the place is in the next one.
-    unsafe { place.read_volatile() }
+/// The word at a slot of this thread's stack, above the current frame.
+fn word(slot: usize) -> usize {
+    let slot: *const usize = ptr::with_exposed_provenance(slot);
+    // SAFETY: an aligned slot in a frame of this thread. The caller has found the frame by unwinding, or all return addresses
+    // below as at that time: then the frames below are those of that time, and the slot is in the next one.
+    unsafe { slot.read_volatile() }
 }
 
 /// Addresses of the calls of this stack, the innermost one first, up to the first for which `is_last` holds.
@@ -46,43 +46,43 @@ fn word(place: usize) -> usize {
 pub(crate) fn stack(is_last: impl Fn(usize) -> bool) -> Arc<[usize]> {
     let variable = 0_u8;
     let base = (&raw const variable).expose_provenance();
-    let find = |known: &RefCell<Vec<Known>>| {
-        let known = known.borrow();
-        let found = known.iter().find(|known| known.is_current(base));
+    let find = |stacks: &RefCell<Vec<RememberedStack>>| {
+        let stacks = stacks.borrow();
+        let found = stacks.iter().find(|stack| stack.is_current(base));
         found.map(|found| Arc::clone(&found.frames))
     };
-    if let Ok(Some(found)) = KNOWN.try_with(find) {
+    if let Ok(Some(found)) = REMEMBERED.try_with(find) {
         return found;
     }
-    let known = unwind(base, is_last);
-    let frames = Arc::clone(&known.frames);
-    if !known.returns.is_empty() {
+    let unwound = unwind(base, is_last);
+    let frames = Arc::clone(&unwound.frames);
+    if !unwound.returns.is_empty() {
         // Without the thread's values, at its end, nothing is remembered.
-        let _remembered = KNOWN.try_with(|all| {
+        let _remembered = REMEMBERED.try_with(|all| {
             let mut all = all.borrow_mut();
-            if all.len() >= MAX_KNOWN {
+            if all.len() >= MAX_REMEMBERED {
                 all.remove(0);
             }
-            all.push(known);
+            all.push(unwound);
         });
     }
     frames
 }
 
-/// Finds the stack by unwinding. Without return addresses at the places of x86-64, none is listed.
-fn unwind(base: usize, is_last: impl Fn(usize) -> bool) -> Known {
+/// Finds the stack by unwinding. Without return addresses at the slots of x86-64, none is listed.
+fn unwind(base: usize, is_last: impl Fn(usize) -> bool) -> RememberedStack {
     let mut frames = Vec::with_capacity(MAX_FRAMES);
     let (mut returns, mut is_plain) = (Vec::new(), cfg!(target_arch = "x86_64"));
     backtrace::trace(|frame| {
         let return_address = frame.ip().addr();
-        let place = frame
+        let slot = frame
             .sp()
             .expose_provenance()
             .wrapping_sub(size_of::<usize>());
         is_plain &= !frame.sp().is_null();
-        if is_plain && place > base {
-            is_plain = place.is_multiple_of(align_of::<usize>()) && word(place) == return_address;
-            returns.push((place, return_address));
+        if is_plain && slot > base {
+            is_plain = slot.is_multiple_of(align_of::<usize>()) && word(slot) == return_address;
+            returns.push((slot, return_address));
         }
         // The call before the return address.
         let address = return_address.saturating_sub(1);
@@ -92,7 +92,7 @@ fn unwind(base: usize, is_last: impl Fn(usize) -> bool) -> Known {
     if !is_plain {
         returns.clear();
     }
-    Known {
+    RememberedStack {
         base,
         returns,
         frames: frames.into(),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::{
     memory::{HostRange, Memory},
+    packet::Content,
     request::Sge,
+    transfer::scatter,
 };
 
 /// Bytes of a peer's write or atomic that are not in the memory yet.
@@ -75,20 +77,20 @@ impl LateAccess {
 
     /// Writes the bytes whose time has come.
     pub(super) fn expire(&mut self, now: Duration, memory: &mut dyn Memory) {
-        self.place(memory, |write| write.until <= now);
+        self.write_due(memory, |write| write.until <= now);
     }
 
     /// Writes the bytes of earlier requests of a queue pair; those of relaxed writes only if `all`.
     pub(super) fn settle(&mut self, qp: u32, all: bool, memory: &mut dyn Memory) {
-        self.place(memory, |write| write.qp == qp && (all || !write.is_relaxed));
+        self.write_due(memory, |write| write.qp == qp && (all || !write.is_relaxed));
     }
 
     /// Writes the bytes of all requests of peers.
     pub(super) fn settle_all(&mut self, memory: &mut dyn Memory) {
-        self.place(memory, |_| true);
+        self.write_due(memory, |_| true);
     }
 
-    fn place(&mut self, memory: &mut dyn Memory, is_due: impl Fn(&LateWrite) -> bool) {
+    fn write_due(&mut self, memory: &mut dyn Memory, is_due: impl Fn(&LateWrite) -> bool) {
         self.writes.retain(|write| {
             let is_due = is_due(write);
             if is_due {
@@ -112,14 +114,7 @@ impl LateAccess {
         self.polled.retain(|write| {
             let is_due = is_due(write);
             if is_due {
-                let mut rest = write.bytes.as_slice();
-                for to in &write.to {
-                    let Some((part, after)) = rest.split_at_checked(to.len) else {
-                        break;
-                    };
-                    memory.write(part, *to);
-                    rest = after;
-                }
+                scatter(memory, &write.to, Content::Bytes(&write.bytes));
             }
             !is_due
         });

@@ -265,7 +265,7 @@ impl Fabric {
     }
 
     /// Keeps the order of the frames of each link: a frame with a shorter [delay](Self::delay) than an earlier one arrives with
-    /// that one. Loss, duplication and corruption stay as they are.
+    /// the earlier frame. Loss, duplication and corruption do not change.
     ///
     /// # Examples
     /// ```

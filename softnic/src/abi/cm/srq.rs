@@ -52,9 +52,9 @@ unsafe extern "C" fn rdma_create_srq_ex(
         }
         // SAFETY: as above.
         let id = unsafe { &mut *raw };
-        let made = (&mut id.recv_cq_channel, &mut id.recv_cq);
+        let queue = (&mut id.recv_cq_channel, &mut id.recv_cq);
         // SAFETY: an open context.
-        if !unsafe { make_queue((raw, ctx), &mut init.cq, init.attr.max_wr, made) } {
+        if !unsafe { make_queue((raw, ctx), &mut init.cq, init.attr.max_wr, queue) } {
             return -1;
         }
         init.comp_mask |= has::IBV_SRQ_INIT_ATTR_CQ.0;

@@ -81,7 +81,7 @@ impl QueuePair {
     }
 
     /// Places a part of a write, at once on a kind device.
-    pub(super) fn place(
+    pub(super) fn write_part(
         &mut self,
         to: HostRange,
         from: Content<'_>,

@@ -423,7 +423,7 @@ impl QueuePair {
         };
         if let (Some(target_range), true) = (target_range, len > 0) {
             let to = target_range.part(received as usize, len);
-            self.place(to, packet.payload, reth.rkey, ctx);
+            self.write_part(to, packet.payload, reth.rkey, ctx);
         }
         if takes_receive {
             // The completion makes all bytes visible.
