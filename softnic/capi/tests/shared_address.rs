@@ -62,6 +62,18 @@ impl Pair {
             thread::sleep(PAUSE);
         }
     }
+
+    /// Kills one of the programs, and checks that its peer gets a disconnect.
+    fn kill_program(mut self) {
+        let killed = fastrand::usize(..2);
+        self.programs[killed].0.kill().unwrap();
+        let [server, client] = self.programs;
+        let peer = if killed == 0 { client } else { server };
+        let ended = peer.finish("the peer of a killed program");
+        let printed = [ended.stdout, ended.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        assert!(printed.contains("DISCONNECT EVENT"), "{killed}: {printed}");
+    }
 }
 
 /// Slots of the queue pairs to which frames in a recording were sent. Slot 0 is that of queue pair 1.
@@ -120,15 +132,8 @@ fn killed_programs_harm_no_other() {
     let survivors = [start(7203, 1000), start(7204, 1000)];
     let pairs = victims.iter().chain(&survivors);
     let recordings: Vec<_> = pairs.map(|pair| pair.recordings.clone()).collect();
-    for mut pair in victims {
-        let killed = fastrand::usize(..2);
-        pair.programs[killed].0.kill().unwrap();
-        let [server, client] = pair.programs;
-        let peer = if killed == 0 { client } else { server };
-        let ended = peer.finish("the peer of a killed program");
-        let printed = [ended.stdout, ended.stderr].concat();
-        let printed = String::from_utf8_lossy(&printed);
-        assert!(printed.contains("DISCONNECT EVENT"), "{killed}: {printed}");
+    for pair in victims {
+        pair.kill_program();
     }
     for pair in survivors {
         for program in pair.programs {
@@ -184,15 +189,8 @@ fn killed_keeper_harms_no_program() {
     kill_keeper(addr);
     let pairs = victims.iter().chain(&survivors).chain([&later]);
     let recordings: Vec<_> = pairs.map(|pair| pair.recordings.clone()).collect();
-    for mut pair in victims {
-        let killed = fastrand::usize(..2);
-        pair.programs[killed].0.kill().unwrap();
-        let [server, client] = pair.programs;
-        let peer = if killed == 0 { client } else { server };
-        let ended = peer.finish("the peer of a killed program");
-        let printed = [ended.stdout, ended.stderr].concat();
-        let printed = String::from_utf8_lossy(&printed);
-        assert!(printed.contains("DISCONNECT EVENT"), "{killed}: {printed}");
+    for pair in victims {
+        pair.kill_program();
     }
     for mut pair in survivors.into_iter().chain([later]) {
         pair.wait_for_frames(FLOWING);
