@@ -11,6 +11,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use soft_roce::process;
 
+use crate::document_paths::joined;
+use crate::tidy::files;
 use crate::workspace::{self, Workspace};
 
 /// Release of mdBook, of which `book/book.toml` has the settings.
@@ -186,15 +188,8 @@ fn links(line: &str) -> Vec<(usize, &str, &str)> {
 /// The file in the workspace to which the target of a link leads from a page, without its anchor.
 fn resolved(page: &str, target: &str) -> String {
     let file = target.split('#').next().unwrap_or_default();
-    let mut parts: Vec<&str> = page.split('/').collect();
-    parts.pop();
-    for part in file.split('/') {
-        match part {
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
+    let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+    joined(folder, file).display().to_string()
 }
 
 /// A page with links of the book.
@@ -218,7 +213,7 @@ fn linked(page: &str, text: &str, pages: &HashSet<&str>) -> Linked {
             let file = resolved(page, target);
             let is_picture = line[..begin].ends_with('!');
             let end = begin + label.len() + target.len() + "[]()".len();
-            let kept = if target.starts_with("http") || target.starts_with('#') {
+            let link = if target.starts_with("http") || target.starts_with('#') {
                 line[begin..end].to_owned()
             } else if is_picture || pages.contains(file.as_str()) {
                 let anchor = target.find('#').map_or("", |at| &target[at..]);
@@ -233,7 +228,7 @@ fn linked(page: &str, text: &str, pages: &HashSet<&str>) -> Linked {
                 label.to_owned()
             };
             linked.text += &line[rest..begin];
-            linked.text += &kept;
+            linked.text += &link;
             rest = end;
         }
         linked.text += &line[rest..];
@@ -251,7 +246,8 @@ fn relative(from: &str, to: &str) -> String {
 /// Links of the pages that lead to no file, or to no heading of one.
 fn broken_links(html: &Path) -> Result<Vec<String>> {
     let mut broken = Vec::new();
-    for page in html_files(html)? {
+    for page in files(html, ".html")? {
+        let page = html.join(page);
         // A copy of all pages in one, with links to itself, and a page that a server sends for a wrong address.
         if page.ends_with("print.html") || page.ends_with("404.html") {
             continue;
@@ -279,22 +275,6 @@ fn broken_links(html: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(broken)
-}
-
-/// The HTML files below a folder.
-fn html_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
-    {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(html_files(&path)?);
-        } else if path.extension().is_some_and(|end| end == "html") {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 fn read(root: &Path, file: &str) -> Result<String> {

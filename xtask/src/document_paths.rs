@@ -55,7 +55,7 @@ fn paths(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A path relative to a folder, relative to the root.
-fn joined(folder: &Path, path: &str) -> PathBuf {
+pub(crate) fn joined(folder: &Path, path: &str) -> PathBuf {
     let mut joined = PathBuf::new();
     for component in folder.join(path).components() {
         match component {

@@ -321,8 +321,8 @@ fn has_word(code: &str, word: &str) -> bool {
         .any(|found| found == word)
 }
 
-/// The files of the workspace whose names end like this, sorted.
-fn files(root: &Path, end: &str) -> Result<Vec<PathBuf>> {
+/// The files below a folder whose names end like this, sorted, relative to the folder.
+pub(crate) fn files(root: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     collect(root, Path::new(""), end, &mut files)?;
     files.sort();

@@ -114,8 +114,8 @@ pub(super) fn run(name: &str, options: &Options) -> Result<bool> {
 /// The command that runs the programs, without rights over the machine.
 fn command(programs: &[Program], device: &Card, filter: Option<&str>) -> Result<Command> {
     let arguments = |program: &Program| {
-        let left_out = LEFT_OUT.iter().filter(|row| row.0 == program.library);
-        let skipped = left_out.flat_map(|row| ["--skip", row.1]);
+        let omitted = LEFT_OUT.iter().filter(|row| row.0 == program.library);
+        let skipped = omitted.flat_map(|row| ["--skip", row.1]);
         filter.into_iter().chain(skipped).collect()
     };
     let script = device_script(programs, arguments, LIMIT)?;
@@ -239,7 +239,7 @@ struct Results {
     /// Name and first lines of each failed test.
     failed: Vec<(String, Vec<String>)>,
     /// Name and reason of each test that needs more than this machine.
-    left_out: Vec<(String, String)>,
+    omitted: Vec<(String, String)>,
     has_ended: bool,
 }
 
@@ -321,11 +321,11 @@ impl Report {
             } else {
                 " (has not ended)"
             };
-            let (failed, left_out) = (suite.failed.len(), suite.left_out.len());
+            let (failed, omitted) = (suite.failed.len(), suite.omitted.len());
             put(
                 &mut text,
                 format_args!(
-                    "| {}{ended} | {} | {failed} | {left_out} |",
+                    "| {}{ended} | {} | {failed} | {omitted} |",
                     suite.library, suite.passed
                 ),
             );
@@ -347,7 +347,7 @@ impl Report {
             put(&mut text, format_args!("- {library} `{module}`: {reason}"));
         }
         for suite in &self.suites {
-            for (test, reason) in &suite.left_out {
+            for (test, reason) in &suite.omitted {
                 put(
                     &mut text,
                     format_args!("- {} `{test}`: {reason}", suite.library),
@@ -368,10 +368,10 @@ impl Results {
             let found = lines.iter().find_map(|line| line.split_once(NOT_RUN));
             found.map(|(_, reason)| reason.to_owned())
         };
-        let left_out = &mut self.left_out;
+        let omitted = &mut self.omitted;
         self.failed.retain(|(test, lines)| match reason(lines) {
             Some(reason) => {
-                left_out.push((test.clone(), reason));
+                omitted.push((test.clone(), reason));
                 false
             }
             None => true,
