@@ -23,7 +23,7 @@ use crate::descendants::Descendants;
 #[derive(Debug)]
 struct Registry {
     children: Vec<Pid>,
-    /// Those of the children whose descendants end with them.
+    /// Children whose descendants are ended with the child.
     trees: Vec<Pid>,
     paths: Vec<PathBuf>,
     undo: Vec<Vec<&'static str>>,

@@ -56,8 +56,8 @@ fn memory_longer_than_a_registration_is_registered_in_parts() {
             "{len} bytes at {offset}"
         );
     }
-    let whole = register(&limited(usize::MAX), 5000);
-    assert_eq!(whole.parts().len(), 1);
+    let undivided = register(&limited(usize::MAX), 5000);
+    assert_eq!(undivided.parts().len(), 1);
 }
 
 #[test]

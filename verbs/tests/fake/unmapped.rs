@@ -284,11 +284,15 @@ fn dmabuf_has_the_options_of_all_memory() {
 fn foreign_memory_keeps_its_owner_until_the_device_has_lost_its_access() {
     for failing in [false, true] {
         let fixture = Fixture::new();
-        let owner = Arc::new(());
+        let memory_owner = Arc::new(());
         let mut memory = vec![7; 64];
         let start = memory.as_mut_ptr();
         // SAFETY: the memory outlives the fixture, and is not accessed here.
-        let registration = unsafe { fixture.pd.register_foreign(start, 64, Arc::clone(&owner)) };
+        let registration = unsafe {
+            fixture
+                .pd
+                .register_foreign(start, 64, Arc::clone(&memory_owner))
+        };
         let region = registration
             .remote(RemoteAccess::READ)
             .relaxed_ordering()
@@ -302,12 +306,12 @@ fn foreign_memory_keeps_its_owner_until_the_device_has_lost_its_access() {
         let part = region.slice(8..16);
         assert_eq!(part.token().addr, start.addr() as u64 + 8);
         drop(region);
-        assert_eq!(Arc::strong_count(&owner), 2);
+        assert_eq!(Arc::strong_count(&memory_owner), 2);
         if failing {
             fixture.fake.fail(Call::DeregMr, libc::EBUSY);
         }
         drop(part);
-        assert_eq!(Arc::strong_count(&owner), 1 + usize::from(failing));
+        assert_eq!(Arc::strong_count(&memory_owner), 1 + usize::from(failing));
         drop(fixture);
     }
 }
