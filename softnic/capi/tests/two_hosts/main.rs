@@ -158,6 +158,7 @@ fn play(programs: &[&Program], servers: &str, clients: &str) {
 
 /// Runs a test over a lossy link, and once more after a failure. One of 60 runs failed for a cause not known: a client gave up after
 /// its server had accepted it, and servers accept one client. The output of a first failure has the client's attempts.
+#[expect(clippy::print_stdout, reason = "the output of the test")]
 fn over_lossy_link(run: impl Fn(&str) + std::panic::RefUnwindSafe) {
     const LOSSES: &str = "--loss 0.03";
     if std::panic::catch_unwind(|| run(LOSSES)).is_err() {
