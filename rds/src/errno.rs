@@ -13,16 +13,14 @@ use crate::proto::node::SocketError;
 /// assert_eq!(rds::errno(&full), 11); // EAGAIN
 /// ```
 pub fn errno(err: &io::Error) -> i32 {
-    if let Some(errno) = verbs::error::errno(err) {
-        return errno;
-    }
     let inner = err.get_ref();
     if inner.is_some_and(|inner| inner.is::<TimeoutElapsed>()) {
         return Errno::TIMEDOUT.raw_os_error();
     }
-    let socket = inner.and_then(|inner| inner.downcast_ref::<SocketError>());
-    let errno = socket.map_or_else(|| of_kind(err.kind()), |err| of_socket(*err));
-    errno.raw_os_error()
+    match inner.and_then(|inner| inner.downcast_ref::<SocketError>()) {
+        Some(err) => of_socket(*err).raw_os_error(),
+        None => verbs::error::errno_or_kind(err),
+    }
 }
 
 fn of_socket(err: SocketError) -> Errno {
@@ -40,24 +38,6 @@ fn of_socket(err: SocketError) -> Errno {
         SocketError::Congested(_) | SocketError::Connections(_) => Errno::NOBUFS,
         SocketError::Full => Errno::AGAIN,
         // `rds-proto` may get further errors.
-        _ => Errno::IO,
-    }
-}
-
-fn of_kind(kind: io::ErrorKind) -> Errno {
-    use io::ErrorKind as Kind;
-    match kind {
-        Kind::NotFound => Errno::NODEV,
-        Kind::PermissionDenied => Errno::PERM,
-        Kind::AddrInUse => Errno::ADDRINUSE,
-        Kind::AddrNotAvailable => Errno::ADDRNOTAVAIL,
-        Kind::NotConnected => Errno::NOTCONN,
-        Kind::WouldBlock => Errno::AGAIN,
-        Kind::InvalidInput => Errno::INVAL,
-        Kind::TimedOut => Errno::TIMEDOUT,
-        Kind::Interrupted => Errno::INTR,
-        Kind::Unsupported => Errno::OPNOTSUPP,
-        Kind::OutOfMemory => Errno::NOMEM,
         _ => Errno::IO,
     }
 }

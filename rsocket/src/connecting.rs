@@ -315,12 +315,7 @@ impl Connecting {
     }
 
     pub(crate) fn failed(&self, failure: ConnectFailure) {
-        let kind = match failure {
-            ConnectFailure::Rejected { .. } => io::ErrorKind::ConnectionRefused,
-            ConnectFailure::Unreachable { .. } => io::ErrorKind::TimedOut,
-            _ => io::ErrorKind::ConnectionReset,
-        };
-        self.finish(Err(io::Error::new(kind, failure)));
+        self.finish(Err(io::Error::new(failure.kind(), failure)));
     }
 
     #[cfg(feature = "tokio")]

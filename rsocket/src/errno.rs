@@ -2,9 +2,7 @@
 
 use std::io;
 
-use rustix::io::Errno;
-
-use crate::{failure::ConnectionFailure, proto::stream::Failure};
+use crate::failure::ConnectionFailure;
 
 /// Returns the error number of an error of this crate: the number reported by the system, or else the socket
 /// API's number for the kind of failure.
@@ -16,55 +14,16 @@ use crate::{failure::ConnectionFailure, proto::stream::Failure};
 /// assert_eq!(rsocket::errno(&refused), 111);
 /// ```
 pub fn errno(err: &io::Error) -> i32 {
-    if let Some(errno) = verbs::error::errno(err) {
-        return errno;
-    }
     let inner = err.get_ref();
     let failure = inner.and_then(|inner| inner.downcast_ref::<ConnectionFailure>());
-    if let Some(errno) = failure.and_then(ConnectionFailure::os_error) {
-        return errno;
-    }
-    let errno = match failure.map(ConnectionFailure::failure) {
-        Some(Failure::Violation(_)) => Errno::PROTO,
-        Some(Failure::Send) => Errno::IO,
-        Some(Failure::Lost) => Errno::CONNRESET,
-        Some(Failure::TimedOut) => Errno::TIMEDOUT,
-        _ => of_kind(err.kind()),
-    };
-    errno.raw_os_error()
-}
-
-fn of_kind(kind: io::ErrorKind) -> Errno {
-    use io::ErrorKind as Kind;
-    match kind {
-        Kind::NotFound => Errno::NODEV,
-        Kind::PermissionDenied => Errno::ACCESS,
-        Kind::ConnectionRefused => Errno::CONNREFUSED,
-        Kind::ConnectionReset => Errno::CONNRESET,
-        Kind::ConnectionAborted => Errno::CONNABORTED,
-        Kind::HostUnreachable => Errno::HOSTUNREACH,
-        Kind::NetworkUnreachable => Errno::NETUNREACH,
-        Kind::NotConnected => Errno::NOTCONN,
-        Kind::AddrInUse => Errno::ADDRINUSE,
-        Kind::AddrNotAvailable => Errno::ADDRNOTAVAIL,
-        Kind::NetworkDown => Errno::NETDOWN,
-        Kind::BrokenPipe => Errno::PIPE,
-        Kind::AlreadyExists => Errno::EXIST,
-        Kind::WouldBlock => Errno::AGAIN,
-        Kind::InvalidInput => Errno::INVAL,
-        Kind::InvalidData => Errno::PROTO,
-        Kind::TimedOut => Errno::TIMEDOUT,
-        Kind::Interrupted => Errno::INTR,
-        Kind::Unsupported => Errno::OPNOTSUPP,
-        Kind::OutOfMemory => Errno::NOMEM,
-        _ => Errno::IO,
-    }
+    let of_failure = failure.and_then(ConnectionFailure::errno);
+    of_failure.unwrap_or_else(|| verbs::error::errno_or_kind(err))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::stream::Violation;
+    use crate::proto::stream::{Failure, Violation};
 
     fn failure_error(failure: Failure) -> io::Error {
         ConnectionFailure::new(failure, None).into_io()

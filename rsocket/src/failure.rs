@@ -3,6 +3,7 @@
 use std::{error, fmt, io};
 
 use cm::ConnectFailure;
+use rustix::io::Errno;
 use verbs::cq::WcError;
 
 use crate::proto::stream::Failure;
@@ -11,6 +12,9 @@ use crate::proto::stream::Failure;
 ///
 /// The [cause](Self::cause) is the connection manager's [`ConnectFailure`] or the request's [`WcError`], where
 /// either reported the failure. The message contains the cause.
+///
+/// The error's kind is `InvalidData` for a violation of the protocol, `TimedOut` for data without an acknowledgement in time,
+/// `NetworkDown` for a removed device, the kind of the error number if a call has failed, and else `ConnectionReset`.
 ///
 /// ```
 /// # let _fabric = doctest::lasting_host();
@@ -95,23 +99,29 @@ impl ConnectionFailure {
         }
     }
 
-    /// Error number of the call that has failed the connection, if a call has.
-    pub(crate) fn os_error(&self) -> Option<i32> {
-        match self.cause {
-            Some(Cause::Call(cause)) => Some(cause.errno),
+    /// The socket API's error number, where the kind of the error does not name it.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        match (&self.cause, self.failure) {
+            (Some(Cause::Call(cause)), _) => Some(cause.errno),
+            (_, Failure::Send) => Some(Errno::IO.raw_os_error()),
             _ => None,
+        }
+    }
+
+    /// The nearest portable kind of error.
+    fn kind(&self) -> io::ErrorKind {
+        match (&self.cause, self.failure) {
+            (_, Failure::Violation(_)) => io::ErrorKind::InvalidData,
+            (_, Failure::TimedOut) => io::ErrorKind::TimedOut,
+            (Some(Cause::Call(cause)), _) => io::Error::from_raw_os_error(cause.errno).kind(),
+            (Some(Cause::Connection(cause @ ConnectFailure::DeviceRemoved)), _) => cause.kind(),
+            _ => io::ErrorKind::ConnectionReset,
         }
     }
 
     /// Converts the failure into the error of a call.
     pub(crate) fn into_io(self) -> io::Error {
-        let kind = match self.failure {
-            Failure::Violation(_) => io::ErrorKind::InvalidData,
-            Failure::TimedOut => io::ErrorKind::TimedOut,
-            _ if let Some(errno) = self.os_error() => io::Error::from_raw_os_error(errno).kind(),
-            _ => io::ErrorKind::ConnectionReset,
-        };
-        io::Error::new(kind, self)
+        io::Error::new(self.kind(), self)
     }
 }
 
@@ -180,6 +190,10 @@ mod tests {
         assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(err.to_string(), text);
 
+        let removed = Cause::Connection(ConnectFailure::DeviceRemoved);
+        let err = ConnectionFailure::new(Failure::Lost, Some(removed)).into_io();
+        assert_eq!(err.kind(), io::ErrorKind::NetworkDown);
+
         let request = WcError::new(WcStatus::RETRY_EXC_ERR, 0);
         let cause = Cause::Request(request);
         let failure = ConnectionFailure::new(Failure::Send, Some(cause));
@@ -196,6 +210,6 @@ mod tests {
     }
 
     fn libc_timed_out() -> i32 {
-        rustix::io::Errno::TIMEDOUT.raw_os_error()
+        Errno::TIMEDOUT.raw_os_error()
     }
 }

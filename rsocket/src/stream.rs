@@ -385,6 +385,8 @@ impl Options {
     /// # Errors
     /// - `ConnectionRefused`: no listener at the address.
     /// - `TimedOut`: no answer in time.
+    /// - `ConnectionReset`, `ConnectionAborted`: the handshake has failed.
+    /// - `NetworkDown`: the device has been removed.
     /// - `NetworkUnreachable`, `HostUnreachable`: no route to the address.
     /// - `NotFound`, `ENODEV`: no RDMA device, or none on the route.
     /// - `Unsupported`: the peer has another version of the protocol.

@@ -240,6 +240,45 @@ pub fn errno(err: &io::Error) -> Option<i32> {
     err.raw_os_error().or_else(wrapped)
 }
 
+/// The error number of any error of the standard library, for C: as [`errno`], or else the one that
+/// the socket API has for the error's kind; `EIO` for a kind without one.
+///
+/// ```
+/// use std::io::ErrorKind;
+/// use verbs::error::errno_or_kind;
+///
+/// let refused = verbs::Error::from_errno("ibv_reg_mr", 12);
+/// assert_eq!(errno_or_kind(&refused.into()), 12);
+/// assert_eq!(errno_or_kind(&ErrorKind::ConnectionRefused.into()), 111);
+/// ```
+pub fn errno_or_kind(err: &io::Error) -> i32 {
+    use io::ErrorKind as Kind;
+    let of_kind = || match err.kind() {
+        Kind::NotFound => libc::ENODEV,
+        Kind::PermissionDenied => libc::EACCES,
+        Kind::ConnectionRefused => libc::ECONNREFUSED,
+        Kind::ConnectionReset => libc::ECONNRESET,
+        Kind::ConnectionAborted => libc::ECONNABORTED,
+        Kind::HostUnreachable => libc::EHOSTUNREACH,
+        Kind::NetworkUnreachable => libc::ENETUNREACH,
+        Kind::NotConnected => libc::ENOTCONN,
+        Kind::AddrInUse => libc::EADDRINUSE,
+        Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        Kind::NetworkDown => libc::ENETDOWN,
+        Kind::BrokenPipe => libc::EPIPE,
+        Kind::AlreadyExists => libc::EEXIST,
+        Kind::WouldBlock => libc::EAGAIN,
+        Kind::InvalidInput => libc::EINVAL,
+        Kind::InvalidData => libc::EPROTO,
+        Kind::TimedOut => libc::ETIMEDOUT,
+        Kind::Interrupted => libc::EINTR,
+        Kind::Unsupported => libc::EOPNOTSUPP,
+        Kind::OutOfMemory => libc::ENOMEM,
+        _ => libc::EIO,
+    };
+    errno(err).unwrap_or_else(of_kind)
+}
+
 /// A failed call's error, with the argument returned: the work of a failed post, the queue pair of
 /// a failed transition.
 ///
