@@ -329,6 +329,32 @@ impl<T> From<Refused<T>> for Error {
 /// A failed post, with the request returned, if the device certainly does not have it.
 ///
 /// `?` converts into a plain [`Error`], and drops the request.
+///
+/// ```
+/// # let (peer, mut qp, mut cq) = doctest::connected();
+/// # let token = peer.token();
+/// use std::{collections::VecDeque, io::ErrorKind};
+/// use verbs::{error::PostError, op};
+///
+/// let mut pending = VecDeque::new();
+/// for number in 0..40 {
+///     pending.push_back(op::Write::new(qp.pd().register_buf(vec![number; 4])?, token));
+/// }
+/// while let Some(write) = pending.pop_front() {
+///     match qp.post(write) {
+///         Ok(_) => {}
+///         Err(PostError { value: Some(write), error }) if error.kind() == ErrorKind::WouldBlock => {
+///             assert_eq!((write.remote(), write.work().len()), (token, 4));
+///             pending.push_front(write);
+///             for wc in cq.poll()? {
+///                 qp.complete(wc).expect("there is no other queue pair");
+///             }
+///         }
+///         Err(refused) => return Err(refused.into()),
+///     }
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
 pub struct PostError<R> {
     /// The request, not posted.
     ///

@@ -4,7 +4,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     Describe, DescribeExtended, Emit, EmitExtended, ExtendedRequest, Parts, SendRequest,
-    common_options, keeps_work, request,
+    common_options, keeps_work, remote_memory, request,
 };
 use crate::{
     mr::RemoteToken,
@@ -47,6 +47,7 @@ impl<W: Scatter> CompareSwap<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 request!(CompareSwap, transport: Reliable, work: Scatter, parts: {
@@ -91,6 +92,7 @@ impl<W: Scatter> FetchAdd<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 request!(FetchAdd, transport: Reliable, work: Scatter, parts: {
@@ -137,6 +139,7 @@ impl<W> AtomicWrite<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 keeps_work!(AtomicWrite, transport: Reliable, parts: {

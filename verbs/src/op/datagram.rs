@@ -83,6 +83,16 @@ impl<W: DatagramWork> SendTo<W> {
         InlineList::new(self, data)
     }
 
+    /// The queue pair of the receiver.
+    pub fn remote_qp(&self) -> QpNum {
+        self.remote_qp
+    }
+
+    /// The Q_Key of the receiver.
+    pub fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
     common_options!();
 }
 

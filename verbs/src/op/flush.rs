@@ -3,7 +3,10 @@
 use bitflags::bitflags;
 use ibverbs_sys as ffi;
 
-use super::{DescribeExtended, EmitExtended, ExtendedRequest, Parts, common_options, keeps_work};
+use super::{
+    DescribeExtended, EmitExtended, ExtendedRequest, Parts, common_options, keeps_work,
+    remote_memory,
+};
 use crate::{mr::RemoteToken, qp::Reliable, work::SgeList};
 
 bitflags! {
@@ -65,6 +68,7 @@ impl<W> Flush<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 keeps_work!(Flush, transport: Reliable);

@@ -64,6 +64,11 @@ impl<'d, R: CanInline> Inline<'d, R> {
     pub fn into_request(self) -> R {
         self.request
     }
+
+    /// The request without its data.
+    pub fn request(&self) -> &R {
+        &self.request
+    }
 }
 
 /// `IBV_SEND_INLINE`—A request with several pieces of data copied at the time of posting; see
@@ -96,6 +101,11 @@ impl<'d, R: CanInline> InlineList<'d, R> {
     /// The request, unposted.
     pub fn into_request(self) -> R {
         self.request
+    }
+
+    /// The request without its data.
+    pub fn request(&self) -> &R {
+        &self.request
     }
 }
 

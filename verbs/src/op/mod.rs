@@ -19,7 +19,8 @@
 //!
 //! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
 //!
-//! Each request owns its work until posted; then the queue does. A request can be
+//! Each request owns its work until posted; then the queue does. A [refused](crate::error::PostError) request is
+//! returned, can be asked for its work and its destination, and can be posted again. A request can be
 //! [`unsignaled`](Send::unsignaled), and a request with data to send can carry
 //! the data [`inline`](Send::inline).
 
@@ -194,9 +195,30 @@ macro_rules! common_options {
         pub fn into_work(self) -> W {
             self.work
         }
+
+        /// The work.
+        pub fn work(&self) -> &W {
+            &self.work
+        }
+
+        /// Whether the request asks for a completion of its own on success.
+        pub fn is_signaled(&self) -> bool {
+            self.flags.0 & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
+        }
     };
 }
 pub(crate) use common_options;
+
+/// The getter of a request for the peer's memory.
+macro_rules! remote_memory {
+    () => {
+        /// The peer's memory.
+        pub fn remote(&self) -> RemoteToken {
+            self.remote
+        }
+    };
+}
+pub(crate) use remote_memory;
 
 /// Implements the traits of a request for the transports that satisfy a bound. Items of [`Parts`]
 /// besides the flags can be given.

@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     Describe, Emit, ExtendedRequest, Inline, InlineList, Parts, SendRequest, common_options,
-    request,
+    remote_memory, request,
 };
 use crate::{
     mr::RemoteToken,
@@ -87,6 +87,7 @@ impl<W: Gather> Write<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 request!(Write, transport: Connected, work: Gather, parts: {
@@ -143,6 +144,7 @@ impl<W: Scatter> Read<W> {
     }
 
     common_options!();
+    remote_memory!();
 }
 
 request!(Read, transport: Reliable, work: Scatter, parts: {

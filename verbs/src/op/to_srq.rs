@@ -44,6 +44,16 @@ impl<R: SendRequest<qp::Rc>> ToSrq<R> {
     pub fn into_request(self) -> R {
         self.request
     }
+
+    /// The request without its SRQ.
+    pub fn request(&self) -> &R {
+        &self.request
+    }
+
+    /// The SRQ of the peer.
+    pub fn srq(&self) -> SrqNum {
+        self.srq
+    }
 }
 
 impl<R: Parts> Parts for ToSrq<R> {
