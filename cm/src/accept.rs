@@ -147,7 +147,7 @@ impl ConnectRequest {
 
     /// `rdma_accept`—Prepares the receiving end of an extended reliable connection, and accepts; otherwise
     /// like [`accept`](Self::accept). Send the number of a [shared receive
-    /// queue](verbs::SharedReceiveQueue::srq_num) in the private data: the peer must name one in each
+    /// queue](verbs::srq::SrqHandle::srq_num) in the private data: the peer must name one in each
     /// request.
     ///
     /// # Errors

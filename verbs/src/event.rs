@@ -25,7 +25,7 @@ use crate::{
     error::{Result, cvt_neg},
     fd::{NotifyFd, set_nonblocking, wait_for},
     named::named,
-    srq::SharedReceiveQueue,
+    srq::SrqHandle,
 };
 
 named! {
@@ -156,7 +156,7 @@ pub enum EventObject {
     Cq(KernelHandle),
     /// A queue pair, by its [number](crate::QueuePair::qp_num).
     Qp(QpNum),
-    /// A shared receive queue, by its [handle](SharedReceiveQueue::kernel_handle).
+    /// A shared receive queue, by its [handle](SrqHandle::kernel_handle).
     Srq(KernelHandle),
     /// A work queue, by its number.
     Wq(u32),
@@ -370,7 +370,7 @@ impl CqHandle {
     }
 }
 
-impl<RW: Send + 'static> SharedReceiveQueue<RW> {
+impl SrqHandle {
     /// The kernel's name for this queue, as in [`EventObject::Srq`].
     pub fn kernel_handle(&self) -> KernelHandle {
         // SAFETY: the queue exists for as long as `self` lives, and its handle never changes.

@@ -12,6 +12,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use crate::qp::key;
+
 /// The identity of a queue pair in this process, never reused. Both its queues share one; a shared receive queue and a work
 /// queue have one, too.
 ///
@@ -23,6 +25,8 @@ pub struct QpId(u64);
 /// The bits of an identity for its index; the others count the identities with this index.
 const INDEX_BITS: u32 = 22;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// The number of indexes.
+pub(crate) const INDEXES: usize = 1 << INDEX_BITS;
 /// The last identity with an index. Then the index is never used again.
 const LAST_GENERATION: u16 = u16::MAX;
 
@@ -36,6 +40,18 @@ impl QpId {
     #[inline]
     pub fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize
+    }
+
+    /// The identity as a number other than 0.
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The identity of this number; `None` for 0.
+    #[inline]
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        (number != 0).then_some(Self(number))
     }
 
     fn new(index: u32, generation: u16) -> Self {
@@ -75,6 +91,7 @@ impl OwnedQpId {
 
 impl Drop for OwnedQpId {
     fn drop(&mut self) {
+        key::forget(self.0);
         let mut identities = IDENTITIES.lock().unwrap_or_else(PoisonError::into_inner);
         identities.free(self.0);
     }

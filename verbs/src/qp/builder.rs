@@ -9,6 +9,7 @@ use super::{
     extended::Extended,
     flags::QpFlags,
     inflight::InFlight,
+    key::{self, QpKey},
     member::Member,
     pair::QueuePair,
     queues::{Inner, QueueParts},
@@ -26,7 +27,7 @@ use crate::{
     op::SendOps,
     pd::ProtectionDomain,
     quirk,
-    srq::{Kind, SharedReceiveQueue, SrqInner, TagMatchingQueue},
+    srq::{Kind, SrqHandle, SrqInner, TagMatchingQueue},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, OwnedQpId, QueueId},
 };
@@ -48,6 +49,7 @@ pub struct QueuePairBuilder<'a, T> {
     receives_elsewhere: bool,
     recorded: usize,
     srq: Option<Arc<SrqInner>>,
+    key: Option<QpKey>,
     transport: PhantomData<T>,
 }
 
@@ -87,6 +89,7 @@ impl ProtectionDomain {
             receives_elsewhere: false,
             recorded: 0,
             srq: None,
+            key: None,
             transport: PhantomData,
         }
     }
@@ -192,7 +195,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// to the queue pair is then impossible. The shared queue must be of the same protection
     /// domain: a device checks receive memory against the shared queue's domain, so a peer of this
     /// queue pair would write to memory of that domain.
-    pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
+    ///
+    /// A [`SharedReceiveQueue`](crate::SharedReceiveQueue) dereferences to its handle, so `&srq` is accepted.
+    pub fn srq(mut self, srq: &SrqHandle) -> Self {
         self.srq = Some(Arc::clone(srq.inner()));
         self
     }
@@ -202,6 +207,12 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     pub fn tag_matching<RW: Send + 'static>(mut self, queue: &TagMatchingQueue<RW>) -> Self {
         self.srq = Some(Arc::clone(queue.inner()));
         self.max_send_wr = 0;
+        self
+    }
+
+    /// The program's [key](super::QpId::key) for the completions of the queue pair; none if not set.
+    pub fn key(mut self, key: QpKey) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -339,6 +350,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         // Allocated only now: the device has checked the numbers.
         let owned = OwnedQpId::new();
         let id = owned.id();
+        if let Some(key) = self.key {
+            key::set(id, key);
+        }
         let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
         let send = QueueParts {
             reservation: send_entries,
@@ -370,6 +384,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             Some(unsafe { Extended::of::<T>(raw, self.send_ops, mangles_lists) }?)
         };
         inner.extend(extended, tso);
+        inner.name_receiver(id);
         if self.receives_elsewhere {
             inner.receive_elsewhere();
         }

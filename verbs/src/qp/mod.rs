@@ -11,7 +11,7 @@
 //! | [`Psn`], [`QpNum`], [`AckTimeout`], [`RetryCount`], [`RnrRetry`], [`RnrTimer`] | their numbers, checked at construction |
 //! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
 //! | [`QpHandle`] | its shareable part |
-//! | [`QpId`], [`QpMap`] | its identity in completions; values by identity |
+//! | [`QpId`], [`QpKey`], [`QpMap`] | its identity in completions; the program's key, and values, by identity |
 //! | [`Batch`], [`RecvBatch`], [`ExtendedBatch`] | requests posted together |
 //! | [`Completed`], [`Completion`], [`Failed`], [`Leftover`] | work returned |
 //! | [`Explanation`] | a failed request, explained by the attributes of its queue pair |
@@ -40,6 +40,7 @@ mod flags;
 mod flight_recorder;
 mod handle;
 pub(crate) mod inflight;
+pub(crate) mod key;
 mod legal;
 mod limits;
 mod map;
@@ -74,6 +75,7 @@ pub use flags::QpFlags;
 #[cfg(feature = "flight-recorder")]
 pub use flight_recorder::FlightRecord;
 pub use handle::QpHandle;
+pub use key::QpKey;
 pub use map::QpMap;
 pub use multicast::Multicast;
 pub use pair::{Completed, QueuePair};

@@ -159,6 +159,13 @@ impl<SW, RW> Inner<SW, RW> {
         send.limits.tso = tso;
     }
 
+    /// Names the queue pair to its shared receive queue, if any, by its identity.
+    pub(super) fn name_receiver(&self, id: QpId) {
+        if let Some((srq, _)) = &self.shared {
+            srq.receivers().add(self.qp_num(), id);
+        }
+    }
+
     /// Keeps the last events of each queue, with the feature `flight-recorder`.
     pub(super) fn record(&mut self, events: usize) {
         self.send.get_mut().recorder = Recorder::new(events);
@@ -205,6 +212,11 @@ impl<SW, RW> Inner<SW, RW> {
     pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
         let ctx = self.pd.context();
         ctx.check_process("ibv_destroy_qp")?;
+        // Before the number is free for another queue pair.
+        let shared = self.shared.as_ref().map(|(srq, _)| (srq, self.qp_num()));
+        if let Some((srq, number)) = shared {
+            srq.receivers().remove(number);
+        }
         for (gid, lid) in self.attached.take_groups() {
             // SAFETY: the queue pair exists, as the caller promises. A failed detachment shows when
             // the queue pair is destroyed.
@@ -221,6 +233,9 @@ impl<SW, RW> Inner<SW, RW> {
         let receive = unsafe { &*self.receive.get() };
         if ctx.is_removed(errno) && self.discard_completions(send, receive) {
             return Ok(());
+        }
+        if let Some((srq, number)) = shared.filter(|_| errno != 0) {
+            srq.receivers().add(number, send.id.id());
         }
         cvt_errno("ibv_destroy_qp", errno)
     }

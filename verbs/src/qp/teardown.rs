@@ -10,7 +10,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    multicast,
+    key, multicast,
     pair::{Completed, QueuePair},
     state::{Reset, State},
     transport::Transport,
@@ -215,13 +215,16 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
         // The device has not used the works since the reset. Old completions, not polled yet or
         // held, carry the former id.
-        send.id = OwnedQpId::new();
+        let former = mem::replace(&mut send.id, OwnedQpId::new());
         let id = send.id.id();
+        key::move_key(former.id(), id);
         let leftover = Leftover {
             send: send.in_flight.restart(QueueId::send(id)),
             receive: receive.in_flight.restart(QueueId::receive(id)),
         };
         send.signaling.set(0, send.in_flight.next());
+        drop(former);
+        self.inner().name_receiver(id);
         Ok(leftover)
     }
 }

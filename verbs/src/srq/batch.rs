@@ -59,7 +59,7 @@ impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
         };
         self.srq
             .staging
-            .add(self.srq.inner.queue.wr_id(slot), &sges);
+            .add(self.srq.handle.inner.queue.wr_id(slot), &sges);
         self.srq.posted.put(slot, work);
         Ok(())
     }

@@ -9,7 +9,9 @@ use std::{
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_srq_init_attr_mask as has;
 
-use super::{Kind, SharedReceiveQueue, SrqInner, entries::Books, slab::Slab};
+use super::{
+    Kind, SharedReceiveQueue, SrqHandle, SrqInner, entries::Books, receivers::Receivers, slab::Slab,
+};
 use crate::{
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
@@ -55,7 +57,7 @@ impl ProtectionDomain {
     }
 
     /// `ibv_create_srq_ex(ctx, …)`—Creates a shared receive queue for extended reliable
-    /// connections. Senders name the queue by its [number](SharedReceiveQueue::srq_num). Receives
+    /// connections. Senders name the queue by its [number](SrqHandle::srq_num). Receives
     /// complete in `cq`. Enters the kernel.
     ///
     /// # Errors
@@ -156,11 +158,14 @@ pub(super) unsafe fn adopt<RW: Send + 'static>(
         limits: RecvLimits::shared(pd, max_sge),
         parked: Mutex::default(),
         books: Mutex::new(books.created()),
+        receivers: Receivers::default(),
         kind,
         pd: pd.clone(),
     };
     SharedReceiveQueue {
-        inner: Arc::new(inner),
+        handle: SrqHandle {
+            inner: Arc::new(inner),
+        },
         posted: Slab::new(max_wr),
         staging: RecvList::default(),
     }

@@ -3,6 +3,7 @@
 //! | item | is |
 //! |---|---|
 //! | [`SharedReceiveQueue`] | the queue; [`SrqBatch`] receives posted together |
+//! | [`SrqHandle`] | its shareable part |
 //! | [`SrqAttr`], [`SrqNum`] | its size and limit; its number, for extended reliable connections |
 //! | [`TagMatchingQueue`], [`TagMatchingCapacity`] | a queue whose device matches tags; its size |
 //! | [`TagPattern`], [`TagEntry`] | the tags of a buffer; a buffer in the list |
@@ -18,6 +19,8 @@
 mod batch;
 mod create;
 mod entries;
+mod handle;
+mod receivers;
 mod slab;
 mod tags;
 
@@ -25,17 +28,18 @@ use std::{
     any::Any,
     fmt, io,
     mem::{self, MaybeUninit},
+    ops::Deref,
     ptr::{self, NonNull},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ibverbs_sys as ffi;
 
-use self::{entries::Books, slab::Slab};
+use self::{entries::Books, receivers::Receivers, slab::Slab};
 use crate::{
     bad_wr::{self, BadWr, Effect, QueueKind},
     cq::{CqHandle, WorkCompletion},
-    error::{Error, PostError, Result, cvt_errno},
+    error::{Error, PostError, Result},
     hint,
     mr::Buf,
     pd::ProtectionDomain,
@@ -44,7 +48,7 @@ use crate::{
     recv_limits::RecvLimits,
     recv_list::RecvList,
     work::{Scatter, SgeList},
-    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QpId, QueueId},
+    wr_id::{MAX_IN_FLIGHT, OwnedQpId, QueueId},
     xrcd::XrcDomain,
 };
 
@@ -52,6 +56,7 @@ pub use crate::bounded::SrqNum;
 
 pub use self::{
     batch::SrqBatch,
+    handle::SrqHandle,
     tags::{
         RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingCapacity,
         TagMatchingQueue, TagOperation, TagPattern,
@@ -64,8 +69,8 @@ pub(crate) use self::entries::Entries;
 /// it](crate::qp::QueuePairBuilder::srq).
 ///
 /// Receives complete in the order of message arrival, over all those queue pairs. Their completions
-/// carry the [id](Self::id) of this queue, and the number of the receiving queue pair. Hand the
-/// completions to [`complete`](Self::complete).
+/// carry the [id](SrqHandle::id) of this queue, and the number of the receiving queue pair, by which
+/// [`receiver`](SrqHandle::receiver) finds its identity. Hand the completions to [`complete`](Self::complete).
 ///
 /// A queue pair that fails can consume receives that then never complete. Their work is leaked when
 /// the queue is dropped, and kept until the last queue pair on the queue has been destroyed.
@@ -87,7 +92,7 @@ pub(crate) use self::entries::Entries;
 #[doc(alias = "ibv_destroy_srq")]
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<RW: Send + 'static = Buf> {
-    inner: Arc<SrqInner>,
+    handle: SrqHandle,
     // INVARIANT: holds the work of every receive posted and not returned, and has no free slot if a
     // resize has failed. Parked in `inner` when this is dropped.
     posted: Slab<RW>,
@@ -106,6 +111,8 @@ pub(crate) struct SrqInner {
     parked: Mutex<Vec<Box<dyn Any + Send>>>,
     /// The reserved entries for receives.
     books: Mutex<Books>,
+    /// The queue pairs on the queue, by number.
+    receivers: Receivers,
     kind: Kind,
     pd: ProtectionDomain,
 }
@@ -139,17 +146,6 @@ pub struct SrqAttr {
 }
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// The name of this queue in this process. Completions of its receives carry the name, as if it
-    /// were a queue pair's.
-    pub fn id(&self) -> QpId {
-        self.inner.id.id()
-    }
-
-    /// The protection domain of the queue.
-    pub fn pd(&self) -> &ProtectionDomain {
-        &self.inner.pd
-    }
-
     /// The number of receives posted and not returned.
     pub fn in_flight(&self) -> usize {
         self.posted.len()
@@ -158,32 +154,6 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// Maximum number of receives in flight.
     pub fn capacity(&self) -> usize {
         self.posted.limit() as usize
-    }
-
-    /// Maximum number of elements of a receive.
-    pub fn max_sge(&self) -> usize {
-        self.inner.limits.max_sge() as usize
-    }
-
-    /// `ibv_get_srq_num`—The number used by XRC senders to [name](crate::op::ToSrq) the queue.
-    ///
-    /// # Errors
-    /// - `EOPNOTSUPP`, `ENOSYS`, `EINVAL`: not an XRC queue.
-    ///
-    /// # References
-    /// [ibv_get_srq_num(3)](https://man7.org/linux/man-pages/man3/ibv_get_srq_num.3.html)
-    #[doc(alias = "ibv_get_srq_num")]
-    pub fn srq_num(&self) -> Result<SrqNum> {
-        let mut number = 0;
-        // SAFETY: the queue is created (invariant), and `number` is a valid place for the result.
-        let errno = unsafe { ffi::ibv_get_srq_num(self.as_raw(), &raw mut number) };
-        cvt_errno("ibv_get_srq_num", errno)?;
-        Ok(SrqNum::from_low_bits(number))
-    }
-
-    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
-    pub fn as_raw(&self) -> *mut ffi::ibv_srq {
-        self.inner.raw.as_ptr()
     }
 
     /// Returns the work completed by `wc`.
@@ -196,31 +166,13 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
         let id = wc.wr_id();
-        if id.queue() != self.inner.queue {
+        if id.queue() != self.handle.inner.queue {
             return Err(wc);
         }
         match self.posted.take(id.sequence()) {
             Some(work) => Ok(Completion::new(work, wc)),
             None => Err(wc),
         }
-    }
-
-    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Requests one asynchronous event once fewer than `limit`
-    /// receives are posted.
-    ///
-    /// # Errors
-    /// - `EINVAL`: the limit is more than the queue can hold.
-    ///
-    /// # References
-    /// [ibv_modify_srq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html)
-    #[doc(alias = "IBV_SRQ_LIMIT")]
-    #[doc(alias = "ibv_modify_srq")]
-    pub fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.inner.books().check_failure("ibv_modify_srq")?;
-        let mut attr = ffi::ibv_srq_attr::zeroed();
-        attr.srq_limit = limit;
-        let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT);
-        modified.map_err(|err| err.detail(format!("limit {limit}")))
     }
 
     /// `ibv_modify_srq(srq, IBV_SRQ_MAX_WR)`—Changes the maximum number of receives in flight. Enters the
@@ -253,7 +205,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         if (max_wr as usize) < self.in_flight() {
             return refuse(format!("{} are in flight", self.in_flight()));
         }
-        let mut books = self.inner.books();
+        let mut books = self.handle.inner.books();
         books.check_failure("ibv_modify_srq")?;
         let more = books.reserve_for(max_wr)?;
         let mut attr = ffi::ibv_srq_attr::zeroed();
@@ -275,38 +227,9 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
             .map_err(|err| hint::limits::srq(err.detail(detail()), self.pd().context(), max_wr, 0))
     }
 
-    fn modify(&self, mut attr: ffi::ibv_srq_attr, mask: ffi::ibv_srq_attr_mask) -> Result<()> {
-        self.pd().context().check_process("ibv_modify_srq")?;
-        // SAFETY: the queue is created (invariant), and no resize has failed, as the callers have checked.
-        // Assumption: C keeps no pointer to the attributes. After a failed resize, no call but the
-        // destruction uses the queue, unless the error is one of `keeps_size`.
-        let errno = unsafe { ffi::ibv_modify_srq(self.as_raw(), &raw mut attr, mask.0 as i32) };
-        cvt_errno("ibv_modify_srq", errno)
-    }
-
-    /// `ibv_query_srq`—The limits of the queue. Enters the kernel.
-    ///
-    /// # Errors
-    /// The device is gone.
-    ///
-    /// # References
-    /// [ibv_query_srq(3)](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html)
-    #[doc(alias = "ibv_query_srq")]
-    pub fn query(&self) -> Result<SrqAttr> {
-        self.inner.books().check_failure("ibv_query_srq")?;
-        let mut attr = ffi::ibv_srq_attr::zeroed();
-        // SAFETY: the queue is created (invariant), and `attr` is a valid place for the result.
-        let errno = unsafe { ffi::ibv_query_srq(self.as_raw(), &raw mut attr) };
-        cvt_errno("ibv_query_srq", errno)?;
-        Ok(SrqAttr {
-            max_wr: attr.max_wr,
-            max_sge: attr.max_sge,
-            limit: attr.srq_limit,
-        })
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<SrqInner> {
-        &self.inner
+    /// The shareable part of the queue, for creating queue pairs while another thread posts receives.
+    pub fn handle(&self) -> &SrqHandle {
+        &self.handle
     }
 }
 
@@ -349,7 +272,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         };
         let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
-            wr_id: self.inner.queue.wr_id(slot).0,
+            wr_id: self.handle.inner.queue.wr_id(slot).0,
             next: ptr::null_mut(),
             sg_list: sges.lay_out(&mut single),
             num_sge,
@@ -386,7 +309,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// The slot for the work of these elements.
     #[inline]
     fn slot_for(&self, sges: &SgeList) -> Result<u32> {
-        if let Some(error) = self.inner.limits.refusal(CALL, sges) {
+        if let Some(error) = self.handle.inner.limits.refusal(CALL, sges) {
             return Err(error);
         }
         self.posted.free().ok_or_else(|| self.no_slot())
@@ -395,7 +318,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// Why there is no slot.
     #[cold]
     fn no_slot(&self) -> Error {
-        if let Err(failed) = self.inner.books().check_failure(CALL) {
+        if let Err(failed) = self.handle.inner.books().check_failure(CALL) {
             return failed;
         }
         let reason =
@@ -417,7 +340,15 @@ impl<RW: Send + 'static> fmt::Debug for SharedReceiveQueue<RW> {
 impl<RW: Send + 'static> Drop for SharedReceiveQueue<RW> {
     fn drop(&mut self) {
         let posted = mem::replace(&mut self.posted, Slab::new(0));
-        self.inner.park(Box::new(posted));
+        self.handle.inner.park(Box::new(posted));
+    }
+}
+
+impl<RW: Send + 'static> Deref for SharedReceiveQueue<RW> {
+    type Target = SrqHandle;
+
+    fn deref(&self) -> &SrqHandle {
+        &self.handle
     }
 }
 
@@ -432,6 +363,10 @@ impl SrqInner {
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    pub(crate) fn receivers(&self) -> &Receivers {
+        &self.receivers
     }
 
     /// Keeps work in flight until the queue is destroyed.

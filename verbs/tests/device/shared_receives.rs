@@ -2,7 +2,12 @@
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
-use verbs::{Buf, QueuePair, Rts, SharedReceiveQueue, op, srq::SrqAttr, work::With};
+use verbs::{
+    Buf, QueuePair, Rts, SharedReceiveQueue, op,
+    qp::{QpId, QpKey},
+    srq::SrqAttr,
+    work::With,
+};
 
 use crate::loopback::Fixture;
 
@@ -100,6 +105,104 @@ fn shared_receives_complete_for_any_queue_pair() {
     assert_eq!(received, ["0 0", "0 1", "1 0", "1 1"]);
     assert_eq!(contexts, [0, 1, 2, 3]);
     assert_eq!(srq.in_flight(), 0);
+}
+
+/// Sends a message to a receiver of a shared queue, and returns the key of its queue pair by the completion.
+fn key_of_next_message(
+    fixture: &Fixture,
+    cq: &mut verbs::CompletionQueue,
+    srq: &mut SharedReceiveQueue<Receive>,
+    sender: &mut QueuePair<verbs::Rc, Rts>,
+) -> Option<QpKey> {
+    let work = With::new(fixture.pd.alloc_buf(16).unwrap(), 0);
+    srq.post(work).unwrap();
+    let message = fixture.pd.register_buf(*b"hello").unwrap();
+    sender.post(op::Send::new(message)).unwrap();
+    let (mut key, mut sent) = (None, false);
+    while key.is_none() || !sent {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
+            let receiver = srq.handle().receiver(&wc);
+            match srq.complete(wc) {
+                Ok(done) => {
+                    done.work().unwrap();
+                    key = Some(receiver.and_then(QpId::key));
+                }
+                Err(wc) => {
+                    assert_eq!(receiver, Some(sender.id()));
+                    sender.complete(wc).unwrap().ok().unwrap();
+                    sent = true;
+                }
+            }
+        }
+    }
+    key.flatten()
+}
+
+#[test]
+fn completion_of_a_shared_queue_returns_the_key_of_its_queue_pair() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let Shared {
+        mut srq,
+        mut senders,
+        mut receivers,
+    } = shared(&fixture, &cq, 8);
+    let mut next = |i: usize| key_of_next_message(&fixture, &mut cq, &mut srq, &mut senders[i]);
+    assert_eq!(next(0), None, "no key is set");
+    for (key, receiver) in (7..).zip(&mut receivers) {
+        receiver.set_key(QpKey(key));
+    }
+    assert_eq!((next(0), next(1)), (Some(QpKey(7)), Some(QpKey(8))));
+    receivers[1].set_key(QpKey(u64::MAX));
+    assert_eq!((next(1), next(0)), (Some(QpKey(u64::MAX)), Some(QpKey(7))));
+}
+
+#[test]
+fn key_lives_as_long_as_its_queue_pair() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
+    let handle = srq.handle().clone();
+    drop(srq);
+    let builder = fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
+    let qp = builder.srq(&handle).key(QpKey(3)).create().unwrap();
+    let first = qp.id();
+    assert_eq!(first.key(), Some(QpKey(3)));
+    let (qp, _) = qp.to_reset().unwrap();
+    let second = qp.id();
+    assert_eq!((first.key(), second.key()), (None, Some(QpKey(3))));
+    drop(qp);
+    assert_eq!(second.key(), None);
+}
+
+#[test]
+fn completion_of_a_destroyed_queue_pair_names_no_receiver() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let Shared {
+        mut srq,
+        mut senders,
+        receivers,
+    } = shared(&fixture, &cq, 8);
+    srq.post(With::new(fixture.pd.alloc_buf(16).unwrap(), 0))
+        .unwrap();
+    let message = fixture.pd.register_buf(*b"hello").unwrap();
+    senders[0].post(op::Send::new(message)).unwrap();
+    let id = receivers[0].id();
+    let mut unread = Some(receivers);
+    let mut arrived = false;
+    while !arrived {
+        for wc in cq.wait(TEST_TIMEOUT).unwrap() {
+            if wc.qp_id() == srq.id() {
+                assert_eq!(srq.receiver(&wc), Some(id));
+                // Destroyed between the poll and the use of its completion.
+                drop(unread.take());
+                assert_eq!(srq.receiver(&wc), None);
+                srq.complete(wc).unwrap().work().unwrap();
+                arrived = true;
+            }
+        }
+    }
 }
 
 #[test]
