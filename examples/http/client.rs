@@ -9,7 +9,7 @@ use clap::Parser;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, body::Bytes, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
-use rsocket::AsyncStream;
+use rsocket::tokio::Stream;
 
 use examples::{http::pattern, pingpong::options::finish};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(options: &Options) -> anyhow::Result<()> {
-    let stream = AsyncStream::connect((options.host.as_str(), options.port)).await?;
+    let stream = Stream::connect((options.host.as_str(), options.port)).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     for path in &options.paths {

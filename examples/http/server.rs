@@ -1,4 +1,4 @@
-//! An HTTP server over RDMA: hyper runs on an `AsyncStream` as on a TCP stream, without knowledge of RDMA.
+//! An HTTP server over RDMA: hyper runs on a `tokio::Stream` as on a TCP stream, without knowledge of RDMA.
 //!
 //! `GET /` returns a greeting, `GET /bytes/N` returns N bytes, and `POST /echo` returns the request's body.
 
@@ -16,7 +16,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use rsocket::{AsyncListener, AsyncStream};
+use rsocket::tokio::{Listener, Stream};
 use tokio::task::JoinSet;
 
 use examples::{http::pattern, pingpong::options::finish};
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(options: &Options) -> anyhow::Result<()> {
-    let listener = AsyncListener::bind((options.bind.as_str(), options.port))?;
+    let listener = Listener::bind((options.bind.as_str(), options.port))?;
     println!("listening on port {}", options.port);
     let mut connections = JoinSet::new();
     let mut accepted = 0;
@@ -59,7 +59,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve(stream: AsyncStream, peer: SocketAddr) {
+async fn serve(stream: Stream, peer: SocketAddr) {
     let connection =
         http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
     // A peer's early disconnect does not end the server.

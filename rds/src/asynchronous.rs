@@ -1,4 +1,4 @@
-//! Sockets for tasks, independent of the runtime.
+//! Sockets for tasks, independent of the runtime. The type has the name of the blocking one.
 
 use std::{
     future::poll_fn,
@@ -9,7 +9,7 @@ use std::{
 
 use verbs::RemoteRegion;
 
-use crate::{Event, Message, SendOptions, Sent, Socket};
+use crate::{Event, Message, SendOptions, Sent, socket};
 
 /// A socket with awaitable calls.
 ///
@@ -23,7 +23,7 @@ use crate::{Event, Message, SendOptions, Sent, Socket};
 /// # async fn main() -> std::io::Result<()> {
 /// # let _fabric = doctest::lasting_host();
 /// # let peer = rds::Socket::bind("10.9.0.2:4000")?;
-/// let socket = rds::AsyncSocket::new(rds::Socket::bind("10.9.0.1:4000")?);
+/// let socket = rds::asynchronous::Socket::new(rds::Socket::bind("10.9.0.1:4000")?);
 /// socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap()).await?;
 /// # peer.send_to(b"welcome", "10.9.0.1:4000".parse().unwrap())?;
 /// let message = socket.recv_message().await?;
@@ -32,23 +32,23 @@ use crate::{Event, Message, SendOptions, Sent, Socket};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct AsyncSocket {
-    socket: Socket,
+pub struct Socket {
+    socket: socket::Socket,
 }
 
-impl AsyncSocket {
+impl Socket {
     /// Wraps a socket. Calls through the wrapper wait in tasks, even if the socket is blocking.
-    pub fn new(socket: Socket) -> Self {
+    pub fn new(socket: socket::Socket) -> Self {
         Self { socket }
     }
 
     /// The wrapped socket, for calls without waiting.
-    pub fn get_ref(&self) -> &Socket {
+    pub fn get_ref(&self) -> &socket::Socket {
         &self.socket
     }
 
     /// Unwraps the socket.
-    pub fn into_inner(self) -> Socket {
+    pub fn into_inner(self) -> socket::Socket {
         self.socket
     }
 
@@ -72,38 +72,38 @@ impl AsyncSocket {
         .await
     }
 
-    /// [`Socket::send`], waiting like [`send_to`](Self::send_to).
+    /// [`rds::Socket::send`](crate::Socket::send), waiting like [`send_to`](Self::send_to).
     ///
     /// # Errors
-    /// As for [`Socket::send`].
+    /// As for [`rds::Socket::send`](crate::Socket::send).
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let options = SendOptions::new();
         Ok(self.send_msg(&[IoSlice::new(bytes)], &options).await?.len)
     }
 
-    /// [`Socket::send_to`], waiting for room in the send buffer and for the congestion of the
+    /// [`rds::Socket::send_to`](crate::Socket::send_to), waiting for room in the send buffer and for the congestion of the
     /// destination to end.
     ///
     /// # Errors
-    /// As for [`Socket::send_to`].
+    /// As for [`rds::Socket::send_to`](crate::Socket::send_to).
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         let options = SendOptions::new().to(to);
         Ok(self.send_msg(&[IoSlice::new(bytes)], &options).await?.len)
     }
 
-    /// [`Socket::send_msg`], waiting like [`send_to`](Self::send_to).
+    /// [`rds::Socket::send_msg`](crate::Socket::send_msg), waiting like [`send_to`](Self::send_to).
     ///
     /// # Errors
-    /// As for [`Socket::send_msg`].
+    /// As for [`rds::Socket::send_msg`](crate::Socket::send_msg).
     pub async fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<Sent> {
         let options = options.clone().dont_wait();
         self.until(|| self.socket.send_msg(bufs, &options)).await
     }
 
-    /// [`Socket::send_zerocopy`], waiting like [`send_to`](Self::send_to).
+    /// [`rds::Socket::send_zerocopy`](crate::Socket::send_zerocopy), waiting like [`send_to`](Self::send_to).
     ///
     /// # Errors
-    /// As for [`Socket::send_zerocopy`].
+    /// As for [`rds::Socket::send_zerocopy`](crate::Socket::send_zerocopy).
     pub async fn send_zerocopy(
         &self,
         memory: &RemoteRegion,
@@ -115,34 +115,34 @@ impl AsyncSocket {
             .await
     }
 
-    /// [`Socket::recv_event`], waiting for a message or another event.
+    /// [`rds::Socket::recv_event`](crate::Socket::recv_event), waiting for a message or another event.
     ///
     /// # Errors
-    /// As for [`Socket::recv_event`].
+    /// As for [`rds::Socket::recv_event`](crate::Socket::recv_event).
     pub async fn recv_event(&self) -> io::Result<Event> {
         self.until(|| self.socket.try_recv_event()).await
     }
 
-    /// [`Socket::recv_message`], waiting for a message.
+    /// [`rds::Socket::recv_message`](crate::Socket::recv_message), waiting for a message.
     ///
     /// # Errors
-    /// As for [`Socket::recv_message`].
+    /// As for [`rds::Socket::recv_message`](crate::Socket::recv_message).
     pub async fn recv_message(&self) -> io::Result<Message> {
         self.until(|| self.socket.try_recv_message()).await
     }
 
-    /// [`Socket::recv`], waiting for a message.
+    /// [`rds::Socket::recv`](crate::Socket::recv), waiting for a message.
     ///
     /// # Errors
-    /// As for [`Socket::recv`].
+    /// As for [`rds::Socket::recv`](crate::Socket::recv).
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv_from(buf).await?.0)
     }
 
-    /// [`Socket::recv_from`], waiting for a message.
+    /// [`rds::Socket::recv_from`](crate::Socket::recv_from), waiting for a message.
     ///
     /// # Errors
-    /// As for [`Socket::recv_from`].
+    /// As for [`rds::Socket::recv_from`](crate::Socket::recv_from).
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let message = self.recv_message().await?;
         let copied = message.copy_to(&mut [IoSliceMut::new(buf)]);

@@ -17,7 +17,7 @@
 //! example from `ip address add 10.9.0.77/24 dev eth0`. Binding fails while the kernel module
 //! `rds_rdma` is loaded, because the module listens on every address.
 //!
-//! [`Socket::alloc`] and [`Socket::export`] create memory for RDMA by peers. [`AsyncSocket`] wraps
+//! [`Socket::alloc`] and [`Socket::export`] create memory for RDMA by peers. [`asynchronous::Socket`] wraps
 //! a socket for tasks, under any runtime. When an RDMA device is removed, sockets on its addresses
 //! reconnect once the device returns; memory must be allocated and exported again.
 //!
@@ -38,7 +38,7 @@
 //! bytes.
 #![forbid(unsafe_code)]
 
-mod asynchronous;
+pub mod asynchronous;
 mod device;
 mod engine;
 mod errno;
@@ -49,7 +49,6 @@ mod slots;
 mod socket;
 mod trace;
 
-pub use asynchronous::AsyncSocket;
 pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
 pub use rds_proto as proto;

@@ -26,7 +26,7 @@
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
 //! - `dlopen`: libibverbs and librdmacm are loaded at the first call; see [`verbs`].
-//! - `tokio`: `AsyncStream`, `AsyncListener` and `AsyncDatagram`, for tasks.
+//! - `tokio`: the module of that name, with streams, listeners and datagram sockets for tasks.
 //! - `tracing`: each stream has a span `stream` of the crate `tracing`, with the addresses and the number of the queue pair.
 //!   Steps of connections are events at the level `DEBUG`, and failures at `WARN`, with the target `rsocket`; those of [`cm`] are
 //!   enabled too. Sending and receiving emit nothing. A subscriber must not use sockets of this crate, since it may run while
@@ -62,7 +62,7 @@ mod socket;
 mod stream;
 mod timers;
 #[cfg(feature = "tokio")]
-mod tokio;
+pub mod tokio;
 mod trace;
 mod unsent;
 mod waiters;
@@ -85,5 +85,3 @@ pub use socket::{
     SleepEntry, Socket, SocketStats, poll, poll_by,
 };
 pub use stream::Stream;
-#[cfg(feature = "tokio")]
-pub use tokio::{AsyncDatagram, AsyncListener, AsyncStream};

@@ -102,7 +102,7 @@ mod tests {
         for method in [
             "pub fn create(self) -> Pair",
             "pub fn create_for<T>(self) -> Pair<T>",
-            "pub async fn connect_async(&self, addr: Addr) -> Stream",
+            "pub async fn connect_datagram(&self, addr: Addr) -> Stream",
             "pub fn depth(mut self, depth: u16) -> Self",
             "pub fn remote(self) -> RemoteRegistration<'pd, M>",
             "pub(crate) fn len(&self) -> usize",

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rds::AsyncSocket;
+use rds::asynchronous;
 use tokio::time::timeout;
 
 use crate::{addr, any, other, pattern, socket};
@@ -17,7 +17,7 @@ async fn task_recv_and_send_are_woken() {
     // Room for a few messages, to block the sender.
     a.set_send_limit(5000).unwrap();
     b.set_recv_limit(20_000).unwrap();
-    let [a, b] = [a, b].map(|socket| Arc::new(AsyncSocket::new(socket)));
+    let [a, b] = [a, b].map(|socket| Arc::new(asynchronous::Socket::new(socket)));
     let sender = tokio::spawn(async move {
         for i in 0..COUNT {
             let bytes = pattern(1000 + i, 0);
@@ -43,7 +43,7 @@ async fn task_recv_and_send_are_woken() {
 async fn task_wait_can_be_cancelled() {
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
-    let b = AsyncSocket::new(b);
+    let b = asynchronous::Socket::new(b);
     let received = timeout(Duration::from_millis(50), b.recv_event()).await;
     assert!(received.is_err());
     a.send_to(b"hello", to).unwrap();

@@ -26,8 +26,8 @@ use crate::{
 ///
 /// ```no_run
 /// # async fn f() -> std::io::Result<()> {
-/// let server = rsocket::AsyncDatagram::bind("10.9.0.1:7174")?;
-/// let client = rsocket::AsyncDatagram::bind("10.9.0.1:0")?;
+/// let server = rsocket::tokio::Datagram::bind("10.9.0.1:7174")?;
+/// let client = rsocket::tokio::Datagram::bind("10.9.0.1:0")?;
 /// client.connect(server.local_addr()?)?;
 /// client.send(b"hello").await?;
 /// let mut hello = [0; 100];
@@ -38,7 +38,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct AsyncDatagram {
+pub struct Datagram {
     socket: Socket,
     datagram: Arc<DatagramSocket>,
     reactor: Arc<Reactor<DatagramSocket>>,
@@ -46,7 +46,7 @@ pub struct AsyncDatagram {
     udp: WatchedFd,
 }
 
-impl AsyncDatagram {
+impl Datagram {
     /// Creates a socket bound to a local address. Port 0 selects a free port. Must be called within a
     /// runtime.
     ///

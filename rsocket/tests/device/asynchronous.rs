@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Family, RecvFlags, Socket};
+use rsocket::{
+    Family, RecvFlags, Socket,
+    tokio::{Datagram, Listener, Stream},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -17,10 +20,10 @@ use crate::{local, local_v6};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-async fn pair() -> (AsyncStream, AsyncStream) {
-    let listener = AsyncListener::bind(local()).unwrap();
+async fn pair() -> (Stream, Stream) {
+    let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
+    let (client, server) = tokio::join!(Stream::connect(addr), listener.accept());
     (client.unwrap(), server.unwrap().0)
 }
 
@@ -106,12 +109,12 @@ async fn async_read_cancelled_loses_no_data() {
     assert_eq!(&buf, b"late");
 
     // A connection attempt cancelled midway has no effect on others.
-    let listener = AsyncListener::bind(local()).unwrap();
+    let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
     for _ in 0..5 {
-        drop(timeout(Duration::from_micros(300), AsyncStream::connect(addr)).await);
+        drop(timeout(Duration::from_micros(300), Stream::connect(addr)).await);
     }
-    let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
+    let (client, server) = tokio::join!(Stream::connect(addr), listener.accept());
     let (mut client, _server) = (client.unwrap(), server.unwrap());
     client.write_all(b"!").await.unwrap();
 }
@@ -119,8 +122,8 @@ async fn async_read_cancelled_loses_no_data() {
 #[tokio::test]
 async fn async_datagrams_between_tasks_round_trip() {
     for any in [local(), local_v6()] {
-        let server = AsyncDatagram::bind(any).unwrap();
-        let client = AsyncDatagram::bind(any).unwrap();
+        let server = Datagram::bind(any).unwrap();
+        let client = Datagram::bind(any).unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
         assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
         assert_eq!(
@@ -176,8 +179,8 @@ async fn async_datagrams_between_tasks_round_trip() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn async_recv_by_several_tasks_gets_one_datagram_each() {
     const TASKS: u8 = 20;
-    let server = Arc::new(AsyncDatagram::bind(local()).unwrap());
-    let client = AsyncDatagram::bind(local()).unwrap();
+    let server = Arc::new(Datagram::bind(local()).unwrap());
+    let client = Datagram::bind(local()).unwrap();
     client.connect(server.local_addr().unwrap()).unwrap();
     for _ in 0..20 {
         let tasks: Vec<_> = (0..TASKS)
@@ -214,8 +217,8 @@ async fn async_recv_by_several_tasks_gets_one_datagram_each() {
 /// Datagrams beyond the queues and UDP's buffer wait for room.
 #[tokio::test]
 async fn async_send_without_room_waits() {
-    let server = AsyncDatagram::bind(local()).unwrap();
-    let client = AsyncDatagram::bind(local()).unwrap();
+    let server = Datagram::bind(local()).unwrap();
+    let client = Datagram::bind(local()).unwrap();
     let bytes = [7; 1000];
     for _ in 0..1000 {
         let sent = client.send_to(&bytes, server.local_addr().unwrap());
@@ -230,9 +233,9 @@ async fn async_send_without_room_waits() {
 #[tokio::test]
 async fn async_datagram_of_stream_socket_is_refused() {
     let stream = Socket::new(Family::V4).unwrap();
-    let refused = AsyncDatagram::new(stream).unwrap_err();
+    let refused = Datagram::new(stream).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    let unbound = AsyncDatagram::new(Socket::datagram(Family::V4).unwrap()).unwrap();
+    let unbound = Datagram::new(Socket::datagram(Family::V4).unwrap()).unwrap();
     let receive_error = unbound.recv(&mut [0]).await.unwrap_err();
     assert_eq!(receive_error.kind(), ErrorKind::InvalidInput);
     let send_error = unbound.send(b"x").await.unwrap_err();
@@ -254,7 +257,7 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
     // Streams of earlier tests may close their descriptors meanwhile, but not as many as ten leaks.
     for _ in 0..10 {
         let unwatched = descriptors();
-        let mut watched = AsyncStream::new(stream).unwrap();
+        let mut watched = Stream::new(stream).unwrap();
         assert!(
             descriptors() <= unwatched,
             "it has no descriptor of its own"
@@ -264,14 +267,14 @@ async fn async_stream_converted_back_leaks_no_descriptor() {
         let read = timeout(Duration::from_millis(20), watched.read(&mut buf));
         assert!(read.await.is_err());
         stream = watched.into_inner();
-        drop(AsyncStream::new(stream.try_clone().unwrap()).unwrap());
+        drop(Stream::new(stream.try_clone().unwrap()).unwrap());
     }
     let after = descriptors();
     assert!(after <= before, "{after} descriptors after {before}");
     // The stream still works in blocking and asynchronous mode.
     stream.set_nonblocking(false);
     std::io::Write::write_all(&mut stream, b"x").unwrap();
-    let mut client = AsyncStream::new(stream).unwrap();
+    let mut client = Stream::new(stream).unwrap();
     server.read_exact(&mut [0]).await.unwrap();
     server.write_all(b"y").await.unwrap();
     let mut buf = [0];
@@ -303,7 +306,7 @@ async fn async_stream_has_one_descriptor() {
     assert!(added <= max, "{added} descriptors for {PAIRS} pairs");
     // Two runtimes' handles of one stream are watched independently.
     let stream = first.into_inner();
-    let mut handles = [(); 2].map(|()| AsyncStream::new(stream.try_clone().unwrap()).unwrap());
+    let mut handles = [(); 2].map(|()| Stream::new(stream.try_clone().unwrap()).unwrap());
     for handle in &mut handles {
         let mut buf = [0];
         let read = timeout(Duration::from_millis(20), handle.read(&mut buf));

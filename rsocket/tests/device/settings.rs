@@ -2,7 +2,7 @@
 
 use std::{env, process::Command};
 
-use rsocket::{AsyncStream, Listener, Stream};
+use rsocket::{Listener, Stream};
 use tokio::runtime::Builder;
 
 use crate::local;
@@ -18,7 +18,7 @@ fn stream_has_settings_of_the_config_files() {
     assert_eq!(server.settings().send_depth, expected);
     let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
-        let client = AsyncStream::connect(listener.local_addr().unwrap())
+        let client = rsocket::tokio::Stream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
         assert_eq!(client.get_ref().settings().send_depth, expected);

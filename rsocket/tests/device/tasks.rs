@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Options};
+use rsocket::{
+    Options,
+    tokio::{Datagram, Listener, Stream},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::{JoinHandle, yield_now},
@@ -49,9 +52,9 @@ impl Turns {
 #[tokio::test]
 async fn stream_task_yields_while_reads_and_writes_are_ready() {
     const BYTES: u32 = 20_000;
-    let listener = AsyncListener::bind(local()).unwrap();
+    let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
+    let (client, server) = tokio::join!(Stream::connect(addr), listener.accept());
     let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
     client.write_all(&vec![1; BYTES as usize]).await.unwrap();
     let mut peeked = vec![0; BYTES as usize];
@@ -82,7 +85,7 @@ async fn listener_task_yields_while_connections_are_waiting() {
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|_| options.connect(addr).unwrap())
         .collect();
-    let listener = AsyncListener::new(listener).unwrap();
+    let listener = Listener::new(listener).unwrap();
     let turns = Turns::count();
     for _ in 0..CONNECTIONS {
         listener.accept().await.unwrap();
@@ -94,8 +97,8 @@ async fn listener_task_yields_while_connections_are_waiting() {
 
 #[tokio::test]
 async fn datagram_task_yields_while_sends_are_ready() {
-    let server = AsyncDatagram::bind(local()).unwrap();
-    let client = AsyncDatagram::bind(local()).unwrap();
+    let server = Datagram::bind(local()).unwrap();
+    let client = Datagram::bind(local()).unwrap();
     client.connect(server.local_addr().unwrap()).unwrap();
     let turns = Turns::count();
     let mut buf = [0; 10];
@@ -116,7 +119,7 @@ async fn datagram_task_yields_while_sends_are_ready() {
 async fn connect_in_task_times_out() {
     let silent = ListeningProbe::new();
     let options = Options::new().connect_timeout(Duration::from_millis(300));
-    let failed = timeout(TEST_TIMEOUT, options.connect_async(silent.addr()))
+    let failed = timeout(TEST_TIMEOUT, Stream::connect_with(silent.addr(), &options))
         .await
         .expect("the timeout is not heeded")
         .unwrap_err();
@@ -126,9 +129,9 @@ async fn connect_in_task_times_out() {
     let failed = options.connect(silent.addr()).unwrap_err();
     assert_eq!(failed.to_string(), expected);
     // An established connection is not affected later.
-    let listener = AsyncListener::bind(local()).unwrap();
+    let listener = Listener::bind(local()).unwrap();
     let (client, server) = tokio::join!(
-        options.connect_async(listener.local_addr().unwrap()),
+        Stream::connect_with(listener.local_addr().unwrap(), &options),
         listener.accept()
     );
     let (mut client, mut server) = (client.unwrap(), server.unwrap().0);

@@ -125,7 +125,7 @@ fn messages_between_tasks_of_two_hosts_arrive_once() {
     let fabric = Fabric::new().keep_objects();
     let [a, b] = hosts(&fabric, 24).map(|host| socket(&host, 4000));
     let dest = b.local_addr().unwrap();
-    let [a, b] = [a, b].map(rds::AsyncSocket::new);
+    let [a, b] = [a, b].map(rds::asynchronous::Socket::new);
     // The runtime's threads are on no host: both sockets know their device.
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     let sending = runtime.spawn(async move {

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use rsocket::{AsyncListener, AsyncStream, Family, Listener, Socket, Stream};
+use rsocket::{Family, Listener, Socket, Stream};
 use softnic::{Books, Fabric, Host};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -216,7 +216,7 @@ fn stream_between_tasks_of_two_hosts_carries_bytes_both_ways() {
     let addr = at(&server, 7471);
     let listener = {
         let _in_runtime = server_runtime.enter();
-        server.run(|| AsyncListener::bind(addr).unwrap())
+        server.run(|| rsocket::tokio::Listener::bind(addr).unwrap())
     };
     let echo = server_runtime.spawn(async move {
         let (mut stream, peer) = listener.accept().await.unwrap();
@@ -226,7 +226,7 @@ fn stream_between_tasks_of_two_hosts_carries_bytes_both_ways() {
         peer
     });
     let task = client_runtime.spawn(async move {
-        let stream = AsyncStream::connect(addr).await.unwrap();
+        let stream = rsocket::tokio::Stream::connect(addr).await.unwrap();
         let local_addr = stream.get_ref().local_addr().unwrap();
         let (mut reading, mut writing) = tokio::io::split(stream);
         let sending = tokio::spawn(async move {
