@@ -335,15 +335,15 @@ mod tests {
             |name: &str, text: &str| write(&folder.path().join(name), text.as_bytes()).unwrap();
         page(
             "a.html",
-            r##"<a href="b/c.html#there">, <a href="#top">, <a href="https://x.y"> <h1 id="top">"##,
+            r##"<a href="b/c.html#heading">, <a href="#top">, <a href="https://x.y"> <h1 id="top">"##,
         );
-        page("b/c.html", r#"<h1 id="there"> <a href="../a.html">"#);
+        page("b/c.html", r#"<h1 id="heading"> <a href="../a.html">"#);
         assert_eq!(broken_links(folder.path()).unwrap(), [""; 0]);
-        page("d.html", r#"<a href="b/c.html#nowhere"> <a href="e.html">"#);
+        page("d.html", r#"<a href="b/c.html#missing"> <a href="e.html">"#);
         let broken = broken_links(folder.path()).unwrap();
         assert_eq!(broken.len(), 2, "{broken:?}");
         assert!(
-            broken[0].ends_with("d.html: b/c.html#nowhere"),
+            broken[0].ends_with("d.html: b/c.html#missing"),
             "{broken:?}"
         );
     }

@@ -398,8 +398,8 @@ mod tests {
             ]
         );
         // Tests of another library have no part in the reason.
-        let elsewhere = REASONS.replace("verbs events", "cm events");
-        let complaints = compared(&elsewhere, &RUN).complaints;
+        let of_cm = REASONS.replace("verbs events", "cm events");
+        let complaints = compared(&of_cm, &RUN).complaints;
         assert_eq!(complaints.len(), 3, "{complaints:?}");
     }
 

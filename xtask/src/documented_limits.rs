@@ -223,8 +223,8 @@ fn evaluate(expression: &str, source: &str) -> Option<u64> {
         ("*", |a, b| a.saturating_mul(b)),
         ("/", |a, b| a / b.max(1)),
     ] {
-        if let Some((left, right)) = expression.rsplit_once(operator) {
-            return Some(apply(evaluate(left, source)?, evaluate(right, source)?));
+        if let Some((lhs, rhs)) = expression.rsplit_once(operator) {
+            return Some(apply(evaluate(lhs, source)?, evaluate(rhs, source)?));
         }
     }
     if expression.starts_with(|c: char| c.is_ascii_digit()) {

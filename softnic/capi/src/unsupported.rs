@@ -1,7 +1,7 @@
-//! Functions that fail: conversions of the kernel's structs, the parts of librdmacm that are missing, and functions later
-//! than rdma-core 44 for which a device of softnic has no feature.
+//! Functions that fail: conversions of the kernel's structs, missing parts of librdmacm, and functions later than rdma-core
+//! 44 for features of other devices.
 //!
-//! Functions are declared without the arguments of C, which the caller removes.
+//! Functions are declared without the arguments of C: the caller removes them.
 
 use std::{
     ffi::{c_int, c_void},

@@ -1,4 +1,4 @@
-//! Which program has a service id, and to which one a message of the connection managers goes.
+//! The program of each service id, and the destination of each message of the connection managers.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -7,7 +7,7 @@ use std::{
 
 use softnic::cm::{CommIds, Message, Reject};
 
-/// Maximum number of recent requests whose programs are known. An older request that is repeated goes to the program with the
+/// Maximum number of recent requests whose programs are known. A repeated older request goes to the program with the
 /// service id.
 const MAX_REQUESTS: usize = 4096;
 
@@ -27,7 +27,7 @@ pub(super) enum Receivers {
     All,
 }
 
-/// A request by the address and the id of its sender, which repeats a request without an answer.
+/// A request by the address and the id of the sender. Senders repeat requests without an answer.
 type Sender = (IpAddr, u32);
 
 /// Service ids and recent requests.

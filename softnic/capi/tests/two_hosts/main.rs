@@ -33,8 +33,8 @@ const fn program(server: &'static str, client: &'static str, printed: &'static s
     }
 }
 
-/// Programs that end their reliable connections by a disconnect, for links that lose frames too. Each makes one connection: a
-/// program that is refused for one of several, before its server listens, withdraws the others from the server.
+/// Programs that end their reliable connections by a disconnect, for lossy links too. Each makes one connection: a program
+/// refused for one of several, before its server listens, withdraws the others from the server.
 const DISCONNECTED: [Program; 2] = [
     program(
         "rping -s -a SERVER -V -C 10",
