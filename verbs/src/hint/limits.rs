@@ -60,7 +60,9 @@ fn explain(
     ctx: &Context,
     limits_of: impl FnOnce(&DeviceAttr) -> Option<String>,
 ) -> Error {
-    if !matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) {
+    // E2BIG is Chelsio's.
+    let refusals = [libc::EINVAL, libc::ENOMEM, libc::E2BIG].map(Some);
+    if !refusals.contains(&err.raw_os_error()) {
         return err;
     }
     match ctx.query_device().ok().and_then(|attr| limits_of(&attr)) {
@@ -132,13 +134,18 @@ pub(crate) struct RequestedCaps {
     pub(crate) max_inline_data: u32,
 }
 
+/// Hint for capacities of which the device grants each alone.
+const COMBINATION: &str = "each number is within the limits of the device, which does not grant them together: ask for fewer \
+                           requests, elements or inline bytes";
+
 /// A queue pair that could not be created. `max_inline` finds the device's limit of inline bytes by
-/// trial, since no attribute of the device has it.
+/// trial, since no attribute of the device has it; `grants_less` whether the smallest capacities are granted.
 pub(crate) fn qp(
     err: Error,
     ctx: &Context,
     requested: RequestedCaps,
     max_inline: impl FnOnce() -> Option<u32>,
+    grants_less: impl FnOnce() -> bool,
 ) -> Error {
     explain(err, ctx, |attr| {
         let (wr, sge) = (allowed(attr.max_qp_wr()), allowed(attr.max_sge()));
@@ -161,5 +168,6 @@ pub(crate) fn qp(
                 allowed,
             )])
         })
+        .or_else(|| grants_less().then(|| COMBINATION.to_owned()))
     })
 }

@@ -442,8 +442,23 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             max_inline_data: attr_in.cap.max_inline_data,
         };
         let ctx = self.pd.context();
-        // SAFETY: the attributes name the domain and the queues that `self` borrows.
-        hint::limits::qp(err, ctx, requested, || unsafe { max_inline(ctx, attr_in) })
+        hint::limits::qp(
+            err,
+            ctx,
+            requested,
+            // SAFETY: the attributes name the domain and the queues that `self` borrows.
+            || unsafe { max_inline(ctx, attr_in) },
+            || {
+                let mut smallest = *attr_in;
+                let cap = &mut smallest.cap;
+                (cap.max_send_wr, cap.max_send_sge) = (1, 1);
+                cap.max_recv_wr = cap.max_recv_wr.min(1);
+                cap.max_recv_sge = cap.max_recv_sge.min(1);
+                cap.max_inline_data = 0;
+                // SAFETY: as above.
+                unsafe { is_created(ctx, smallest) }
+            },
+        )
     }
 
     fn description(&self) -> String {
@@ -535,6 +550,22 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 }
 
+/// Whether the device creates a queue pair with these attributes; the queue pair is destroyed at once.
+///
+/// # Safety
+/// - The objects that the attributes name exist, and are of that device.
+unsafe fn is_created(ctx: &Context, mut attr: ffi::ibv_qp_init_attr_ex) -> bool {
+    // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest.
+    // Assumption: C keeps no pointer to the attributes.
+    let Some(qp) = NonNull::new(unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) })
+    else {
+        return false;
+    };
+    // SAFETY: the queue pair has just been created, and nothing uses it. One that stays has nothing in flight.
+    let _errno = unsafe { ffi::ibv_destroy_qp(qp.as_ptr()) };
+    true
+}
+
 /// Maximum inline bytes for which the device creates a queue pair like `attr_in`, less than those of
 /// `attr_in`. Found by creating queue pairs, since devices do not report the limit. `None` if the
 /// inline bytes are not the reason of the refusal.
@@ -545,15 +576,8 @@ unsafe fn max_inline(ctx: &Context, attr_in: &ffi::ibv_qp_init_attr_ex) -> Optio
     let is_created = |max_inline_data| {
         let mut attr = *attr_in;
         attr.cap.max_inline_data = max_inline_data;
-        // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest.
-        // Assumption: C keeps no pointer to the attributes.
-        let Some(qp) = NonNull::new(unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) })
-        else {
-            return false;
-        };
-        // SAFETY: the queue pair has just been created, and nothing uses it. One that stays has nothing in flight.
-        let _errno = unsafe { ffi::ibv_destroy_qp(qp.as_ptr()) };
-        true
+        // SAFETY: the caller's promise.
+        unsafe { is_created(ctx, attr) }
     };
     let mut refused = attr_in.cap.max_inline_data;
     let mut created = 0;
