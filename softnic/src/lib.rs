@@ -46,6 +46,7 @@
 
 mod abi;
 mod adversary;
+mod card;
 mod carrier;
 mod check;
 pub mod cm;
@@ -62,6 +63,7 @@ pub mod wire;
 
 pub use abi::scripted;
 pub use adversary::{Rule, RuleClass, UnknownRule};
+pub use card::{Card, UnknownCard};
 pub use check::{Check, CheckReport, Location};
 pub use fabric::{Books, Entered, Fabric, Faults, Host, Limits, RecordedFrame, Traffic};
 pub use failure::{Call, Failing, Holding, When};

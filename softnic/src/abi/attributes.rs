@@ -48,7 +48,7 @@ pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Result<Path, c_int> {
     let (addrs, index) = (port.addrs(), av.grh.sgid_index);
     let src = match addrs.get(usize::from(index)) {
         Some(src) => *src,
-        None if c_int::from(index) < gid_tbl_len(addrs.len()) => return Err(libc::ENODATA),
+        None if c_int::from(index) < gid_tbl_len(port) => return Err(libc::ENODATA),
         None => return Err(libc::EINVAL),
     };
     Ok(Path {

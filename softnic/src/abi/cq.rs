@@ -28,7 +28,7 @@ use crate::{
     adversary::{Adversary, Rule},
     check::{Parent, Used},
     engine::{Armed, Completion, CompletionOp, CqId, Engine, Moderation, QpNum},
-    fabric::{ObjectCharge, Resource, locked},
+    fabric::{ObjectCharge, Port, Resource, locked},
     failure::Call,
 };
 
@@ -78,14 +78,17 @@ pub(super) struct CqRequest {
     pub(super) is_single_threaded: bool,
 }
 
-/// Capacity of a queue for at least `cqe` completions, for the engine and for C: one less than a power of two, as on
-/// Soft-RoCE. `None` if `cqe` is zero, negative or above the limit.
-fn capacity(cqe: c_int) -> Option<(usize, c_int)> {
-    let request = usize::try_from(cqe)
-        .ok()
-        .filter(|_| (1..=MAX_CQE).contains(&cqe))?;
-    let capacity = (request + 1).next_power_of_two() - 1;
-    Some((capacity, c_int::try_from(capacity).ok()?))
+/// Capacity of a queue for at least `cqe` completions, for the engine and for C: as a card grants it, or one less than a power
+/// of two, as on Soft-RoCE. Fails with an errno if `cqe` is zero, negative or above the limit.
+fn capacity(port: &Port, cqe: c_int) -> Result<(usize, c_int), c_int> {
+    let max = usize::try_from(MAX_CQE).unwrap_or(0);
+    let request = usize::try_from(cqe).unwrap_or(0);
+    let capacity = match port.card() {
+        Some(card) => card.cq_capacity(request, max)?,
+        None if (1..=max).contains(&request) => (request + 1).next_power_of_two() - 1,
+        None => return Err(libc::EINVAL),
+    };
+    Ok((capacity, c_int::try_from(capacity).unwrap_or(c_int::MAX)))
 }
 
 /// Bytes of locked memory of a queue with this capacity: one entry stays unused.
@@ -123,8 +126,13 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise.
     let device = unsafe { context::device(ctx) };
     let channel = request.channel;
-    let Some((capacity, cqe)) = capacity(request.cqe).filter(|_| request.vector == 0) else {
-        return null(libc::EINVAL);
+    let granted = match request.vector {
+        0 => capacity(&device.port, request.cqe),
+        _ => Err(libc::EINVAL),
+    };
+    let (capacity, cqe) = match granted {
+        Ok(granted) => granted,
+        Err(errno) => return null(errno),
     };
     let accounts = device.port.accounts();
     let charge = match accounts.charge_object(Resource::CompletionQueues, queue_bytes(capacity)) {
@@ -253,8 +261,16 @@ pub(super) unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int)
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
     let request = usize::try_from(cqe).unwrap_or(0);
-    let Some((capacity, cqe)) = capacity(cqe) else {
-        return libc::EINVAL;
+    let port = &cq.device.port;
+    if port
+        .card()
+        .is_some_and(|card| !card.specification().resizes_cqs)
+    {
+        return libc::EOPNOTSUPP;
+    }
+    let (capacity, cqe) = match capacity(port, cqe) {
+        Ok(granted) => granted,
+        Err(errno) => return errno,
     };
     let bytes = queue_bytes(capacity);
     let memory = match cq

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     adversary::Rule,
+    card::Card,
     check::Parent,
     engine::{Access, Region},
     fabric::{ObjectCharge, Resource, locked},
@@ -81,6 +82,10 @@ unsafe fn register(
         Err(errno) => return null(errno),
     };
     let HostMemory { addr, len, .. } = memory;
+    let card = pd.device.port.card().map(Card::specification);
+    if card.is_some_and(|row| len as u64 > row.max_mr_size) {
+        return null(libc::EINVAL);
+    }
     let host = addr.expose_provenance() as u64;
     // The kernel maps whole pages, so a chosen address differs from the host's by a multiple of the page size.
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {

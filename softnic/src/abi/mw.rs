@@ -14,6 +14,7 @@ use super::{
     qp::Qp,
 };
 use crate::{
+    card::Card,
     engine::{Access, Binding, Payload, SendOp, SendRequest, WindowKind},
     fabric::{Charge, Resource},
 };
@@ -37,6 +38,10 @@ pub(super) unsafe extern "C" fn alloc_mw(
 ) -> *mut ffi::ibv_mw {
     // SAFETY: a live domain.
     let pd = unsafe { Pd::borrow(raw_pd) };
+    let card = pd.device.port.card().map(Card::specification);
+    if card.is_some_and(|row| !row.has_windows) {
+        return null(libc::EOPNOTSUPP);
+    }
     let window = match kind {
         ffi::ibv_mw_type::IBV_MW_TYPE_1 => WindowKind::Type1,
         ffi::ibv_mw_type::IBV_MW_TYPE_2 => WindowKind::Type2,

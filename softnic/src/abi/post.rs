@@ -6,6 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{ah::Ah, errno, object::Object, qp::Qp, scripted::PostedSend};
 use crate::{
+    card::{Atomics, Card},
     check::{CallSite, Checker},
     engine::{
         Access, Binding, Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest,
@@ -253,6 +254,11 @@ fn flush(remote: Remote, (len, placement, level): (usize, u8, u8)) -> Result<Sen
 pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest, c_int> {
     use ffi::ibv_send_flags as flags;
     let op = operation(&posted)?;
+    let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    let card = qp.device.port.card().map(Card::specification);
+    if is_atomic && card.is_some_and(|row| row.atomics == Some(Atomics::None)) {
+        return Err(libc::EINVAL);
+    }
     let has = |flag: flags| posted.flags & flag.0 != 0;
     let destination = posted.datagram.filter(|_| qp.is_datagram());
     let destination = destination.map(|(ah, qp, qkey)| {

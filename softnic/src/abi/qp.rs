@@ -31,9 +31,12 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
+    card::QueueRequest,
     check::{Parent, Used},
-    engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum, SendRequest, State},
-    fabric::{ObjectCharge, Resource, locked},
+    engine::{
+        AttributeMask, Capacity, CqId, QpAttributes, QpInit, QpKind, QpNum, SendRequest, State,
+    },
+    fabric::{ObjectCharge, Port, Resource, locked},
 };
 
 /// A queue pair.
@@ -163,30 +166,60 @@ fn effective(attr: &ffi::ibv_qp_init_attr) -> ffi::ibv_qp_init_attr {
     attr
 }
 
-/// Converts the attributes of a new queue pair, except those of its transport.
-fn init(kind: QpKind, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
+/// The capacity of a queue pair with these attributes on a device: that of the request, or as a card grants it.
+fn capacity(
+    port: &Port,
+    kind: QpKind,
+    attr: &ffi::ibv_qp_init_attr,
+    operations: Option<u64>,
+) -> Result<Capacity, c_int> {
     let cap = &attr.cap;
+    let requested = Capacity {
+        max_send_wr: cap.max_send_wr as usize,
+        max_recv_wr: cap.max_recv_wr as usize,
+        max_send_sge: cap.max_send_sge as usize,
+        max_recv_sge: cap.max_recv_sge as usize,
+        max_inline: cap.max_inline_data as usize,
+    };
+    if let Some(card) = port.card() {
+        let is_plain = matches!(kind, QpKind::Rc | QpKind::Uc | QpKind::Ud);
+        return card.qp_capacity(&QueueRequest {
+            kind,
+            operations: operations.map(qp_ex::lengthening),
+            has_receives: is_plain && attr.srq.is_null(),
+            capacity: requested,
+        });
+    }
     let fits = cap.max_send_wr <= MAX_WR
         && cap.max_recv_wr <= MAX_WR
         && cap.max_send_sge <= MAX_SGE
         && cap.max_recv_sge <= MAX_SGE
         && cap.max_inline_data <= MAX_INLINE;
-    fits.then_some(QpInit {
+    fits.then_some(requested).ok_or(libc::EINVAL)
+}
+
+/// Writes a granted capacity into attributes, as drivers do.
+fn record_capacity(cap: &mut ffi::ibv_qp_cap, granted: Capacity) {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    cap.max_send_wr = number(granted.max_send_wr);
+    cap.max_recv_wr = number(granted.max_recv_wr);
+    cap.max_send_sge = number(granted.max_send_sge);
+    cap.max_recv_sge = number(granted.max_recv_sge);
+    cap.max_inline_data = number(granted.max_inline);
+}
+
+/// Converts the attributes of a new queue pair, except those of its transport.
+fn init(kind: QpKind, capacity: Capacity, attr: &ffi::ibv_qp_init_attr) -> QpInit {
+    QpInit {
         kind,
         pd: None,
         send_cq: None,
         recv_cq: None,
         srq: None,
         xrcd: None,
-        capacity: Capacity {
-            max_send_wr: cap.max_send_wr as usize,
-            max_recv_wr: cap.max_recv_wr as usize,
-            max_send_sge: cap.max_send_sge as usize,
-            max_recv_sge: cap.max_recv_sge as usize,
-            max_inline: cap.max_inline_data as usize,
-        },
+        capacity,
         signal_all: attr.sq_sig_all != 0,
-    })
+    }
 }
 
 /// Identifier of a completion queue; `None` for null, or a queue of another device.
@@ -206,8 +239,12 @@ unsafe fn cq_of(pd: &Pd, raw: *mut ffi::ibv_cq) -> Option<CqId> {
 ///
 /// # Safety
 /// - The queues in the attributes are live.
-unsafe fn queued(kind: QpKind, pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
-    let mut init = init(kind, attr)?;
+unsafe fn queued(
+    (kind, capacity): (QpKind, Capacity),
+    pd: &Pd,
+    attr: &ffi::ibv_qp_init_attr,
+) -> Option<QpInit> {
+    let mut init = init(kind, capacity, attr);
     init.pd = Some(pd.id);
     // SAFETY: the caller's promise.
     init.send_cq = Some(unsafe { cq_of(pd, attr.send_cq) }?);
@@ -227,33 +264,43 @@ pub(super) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
 ) -> *mut ffi::ibv_qp {
-    // SAFETY: the caller's attributes.
-    let attr = unsafe { &*attr };
+    // SAFETY: the caller's attributes, which drivers change, too.
+    let attr = unsafe { &mut *attr };
     // SAFETY: the caller's domain and queues are live.
     unsafe { create(pd, attr, None) }
 }
 
-/// Creates a queue pair with queues of its own; `operations` are those of extended requests.
+/// Creates a queue pair with queues of its own; `operations` are those of extended requests. The capacity that a card grants is
+/// written to the attributes.
 ///
 /// # Safety
 /// - The domain and the queues in the attributes are live.
 pub(super) unsafe fn create(
     raw_pd: *mut ffi::ibv_pd,
-    attr: &ffi::ibv_qp_init_attr,
+    requested: &mut ffi::ibv_qp_init_attr,
     operations: Option<u64>,
 ) -> *mut ffi::ibv_qp {
-    let kind = match attr.qp_type {
+    let kind = match requested.qp_type {
         ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
         ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
         ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
         ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
         _ => return null(libc::EOPNOTSUPP),
     };
-    let attr = &effective(attr);
+    let mut attr = effective(requested);
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::borrow(raw_pd) };
+    let granted = match capacity(&pd.device.port, kind, &attr, operations) {
+        Ok(granted) => granted,
+        Err(errno) => return null(errno),
+    };
+    if pd.device.port.card().is_some() {
+        record_capacity(&mut attr.cap, granted);
+        requested.cap = attr.cap;
+    }
+    let attr = &attr;
     // SAFETY: the caller's promise.
-    let Some(init) = (unsafe { queued(kind, pd, attr) }) else {
+    let Some(init) = (unsafe { queued((kind, granted), pd, attr) }) else {
         return null(libc::EINVAL);
     };
     let accounts = pd.device.port.accounts();
@@ -275,9 +322,11 @@ pub(super) unsafe fn create(
 
 /// Creates the receiving end of an extended connection.
 pub(super) fn create_xrc_receiver(xrcd: &Xrcd, attr: &ffi::ibv_qp_init_attr) -> *mut ffi::ibv_qp {
-    let Some(mut init) = init(QpKind::XrcRecv, attr) else {
-        return null(libc::EINVAL);
+    let granted = match capacity(&xrcd.device.port, QpKind::XrcRecv, attr, None) {
+        Ok(granted) => granted,
+        Err(errno) => return null(errno),
     };
+    let mut init = init(QpKind::XrcRecv, granted, attr);
     init.xrcd = Some(xrcd.id);
     let accounts = xrcd.device.port.accounts();
     let charge = match accounts.charge_object(Resource::QueuePairs, 0) {
@@ -375,6 +424,27 @@ fn adopt(
     raw
 }
 
+/// The attributes with depths of reads that a card has, or an errno.
+fn with_depths(
+    port: &Port,
+    mut attributes: QpAttributes,
+    mask: AttributeMask,
+) -> Result<QpAttributes, c_int> {
+    let Some(card) = port.card() else {
+        return Ok(attributes);
+    };
+    let row = card.specification();
+    if mask.contains(AttributeMask::MAX_RD_ATOMIC) {
+        let max = row.max_qp_init_rd_atom;
+        attributes.max_rd_atomic = card.depth(attributes.max_rd_atomic, max)?;
+    }
+    if mask.contains(AttributeMask::MAX_DEST_RD_ATOMIC) {
+        let max = row.max_qp_rd_atom;
+        attributes.max_dest_rd_atomic = card.depth(attributes.max_dest_rd_atomic, max)?;
+    }
+    Ok(attributes)
+}
+
 pub(super) unsafe extern "C" fn ibv_modify_qp(
     raw: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -388,6 +458,10 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     let port = &qp.device.port;
     let _in_call = qp.calls.enter(port);
     let attributes = match attributes(port, attr, mask) {
+        Ok(attributes) => with_depths(port, attributes, mask),
+        Err(errno) => return errno,
+    };
+    let attributes = match attributes {
         Ok(attributes) => attributes,
         Err(errno) => return errno,
     };

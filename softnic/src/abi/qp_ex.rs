@@ -9,6 +9,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
+    context,
     functions::Kind,
     null,
     object::{Object, Plain},
@@ -17,7 +18,10 @@ use super::{
     scripted::PostedSend,
     xrcd::Xrcd,
 };
-use crate::failure::Call;
+use crate::{
+    card::{Atomics, Card, SendOperations},
+    failure::Call,
+};
 
 /// The C struct of a queue pair, with the functions of extended requests.
 #[repr(C)]
@@ -62,35 +66,64 @@ const RC: u64 = UC
         | with::IBV_QP_EX_WITH_FLUSH.0
         | with::IBV_QP_EX_WITH_ATOMIC_WRITE.0) as u64;
 
-/// Operations of a transport.
-fn operations(kind: ffi::ibv_qp_type) -> u64 {
-    match kind {
-        ffi::ibv_qp_type::IBV_QPT_RC | ffi::ibv_qp_type::IBV_QPT_XRC_SEND => RC,
-        ffi::ibv_qp_type::IBV_QPT_UC => UC,
-        ffi::ibv_qp_type::IBV_QPT_UD => UD,
-        _ => 0,
+/// Operations of a transport on a device.
+fn operations(kind: ffi::ibv_qp_type, card: Option<Card>) -> u64 {
+    const PLACEMENT: u64 =
+        (with::IBV_QP_EX_WITH_FLUSH.0 | with::IBV_QP_EX_WITH_ATOMIC_WRITE.0) as u64;
+    const ATOMICS: u64 = (with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
+        | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0) as u64;
+    let mut absent = 0;
+    if card.is_some_and(|card| !card.specification().has_placement) {
+        absent |= PLACEMENT;
+    }
+    if card.is_some_and(|card| card.specification().atomics == Some(Atomics::None)) {
+        absent |= ATOMICS;
+    }
+    !absent
+        & match kind {
+            ffi::ibv_qp_type::IBV_QPT_RC | ffi::ibv_qp_type::IBV_QPT_XRC_SEND => RC,
+            ffi::ibv_qp_type::IBV_QPT_UC => UC,
+            ffi::ibv_qp_type::IBV_QPT_UD => UD,
+            _ => 0,
+        }
+}
+
+/// Operations that lengthen requests on some cards.
+pub(super) fn lengthening(operations: u64) -> SendOperations {
+    let has = |of: with| operations & u64::from(of.0) != 0;
+    SendOperations {
+        rdma: has(with::IBV_QP_EX_WITH_RDMA_WRITE
+            | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+            | with::IBV_QP_EX_WITH_RDMA_READ),
+        atomics: has(
+            with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        ),
+        windows: has(with::IBV_QP_EX_WITH_BIND_MW | with::IBV_QP_EX_WITH_LOCAL_INV),
     }
 }
 
 pub(super) unsafe extern "C" fn create_qp_ex(
-    _ctx: *mut ffi::ibv_context,
+    ctx: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
     use ffi::ibv_qp_init_attr_mask as has;
-    // SAFETY: the caller's attributes.
-    let attr = unsafe { &*attr };
-    let requested = |field: has| attr.comp_mask & field.0 != 0;
+    // SAFETY: the caller's attributes, which drivers change, too.
+    let attr = unsafe { &mut *attr };
+    // SAFETY: an open context.
+    let card = unsafe { context::device(ctx) }.port.card();
+    let comp_mask = attr.comp_mask;
+    let requested = |field: has| comp_mask & field.0 != 0;
     let supported = has::IBV_QP_INIT_ATTR_PD | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let supported = supported | has::IBV_QP_INIT_ATTR_XRCD | has::IBV_QP_INIT_ATTR_CREATE_FLAGS;
     // No flag is supported: the field may be present, and must be zero, as for Linux's rxe.
     let has_flags = requested(has::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0;
     let is_extended = requested(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let send_ops = is_extended.then_some(attr.send_ops_flags);
-    let unknown = send_ops.unwrap_or(0) & !operations(attr.qp_type) != 0;
+    let unknown = send_ops.unwrap_or(0) & !operations(attr.qp_type, card) != 0;
     if attr.comp_mask & !supported.0 != 0 || has_flags || unknown {
         return null(libc::EOPNOTSUPP);
     }
-    let plain = ffi::ibv_qp_init_attr {
+    let mut plain = ffi::ibv_qp_init_attr {
         qp_context: attr.qp_context,
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
@@ -106,7 +139,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         qp::create_xrc_receiver(unsafe { Xrcd::borrow(attr.xrcd) }, &plain)
     } else if !is_receiver && requested(pd) && !requested(xrcd) {
         // SAFETY: the caller's domain and queues are live.
-        unsafe { qp::create(attr.pd, &plain, send_ops) }
+        let qp = unsafe { qp::create(attr.pd, &mut plain, send_ops) };
+        attr.cap = plain.cap;
+        qp
     } else {
         null(libc::EINVAL)
     }

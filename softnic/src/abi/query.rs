@@ -12,7 +12,8 @@ use ibverbs_sys as ffi;
 use super::{functions::Kind, scripted::Properties, set_errno};
 use crate::{
     adversary::Rule,
-    engine::MAX_RD_ATOMIC,
+    card::{Atomics, Card, SharedReceives, Specification},
+    engine::{MAX_RD_ATOMIC, QpKind},
     fabric::{Port, Resource},
 };
 
@@ -121,17 +122,90 @@ fn basic(port: &Port) -> ffi::ibv_device_attr {
     found.max_srq_sge = MAX_SGE.cast_signed();
     found.max_pkeys = 1;
     found.phys_port_cnt = 1;
+    if let Some(card) = port.card() {
+        set_limits(&mut found, card.specification());
+    }
     found
+}
+
+/// Sets a field to the value of a card, if a source gives one.
+fn set<T: TryFrom<u64>>(field: &mut T, value: Option<impl Into<u64>>) {
+    if let Some(value) = value.and_then(|value| T::try_from(value.into()).ok()) {
+        *field = value;
+    }
+}
+
+/// Capabilities of a card without recorded ones: of the device without a card, less the absent ones of the card's driver.
+fn capabilities(own: u32, row: &Specification) -> u32 {
+    use ffi::ibv_device_cap_flags as has;
+    let windows = has::IBV_DEVICE_MEM_WINDOW.0 | has::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+    let mut absent = 0;
+    if !row.has_windows {
+        absent |= windows;
+    }
+    if !row.kinds.contains(&QpKind::XrcSend) {
+        absent |= has::IBV_DEVICE_XRC.0;
+    }
+    if row.srq.is_none_or(|srq| !srq.resizes) {
+        absent |= has::IBV_DEVICE_SRQ_RESIZE.0;
+    }
+    own & !absent
+}
+
+/// Sets the attributes of a card. Numbers of objects are limits of the host.
+fn set_limits(found: &mut ffi::ibv_device_attr, row: &Specification) {
+    let own = capabilities(found.device_cap_flags, row);
+    found.device_cap_flags = row.device_cap_flags.unwrap_or(own);
+    found.max_mr_size = row.max_mr_size;
+    set(&mut found.page_size_cap, row.page_size_cap);
+    set(&mut found.vendor_id, row.vendor_id);
+    set(&mut found.vendor_part_id, row.vendor_part_id);
+    set(&mut found.hw_ver, row.hw_ver);
+    set(&mut found.max_qp_wr, Some(row.max_qp_wr));
+    // The kernel reports the smaller one of both queues.
+    set(
+        &mut found.max_sge,
+        Some(row.max_send_sge.min(row.max_recv_sge)),
+    );
+    set(&mut found.max_sge_rd, row.max_sge_rd);
+    set(&mut found.max_cqe, row.max_cqe);
+    set(&mut found.max_qp_rd_atom, Some(row.max_qp_rd_atom));
+    set(
+        &mut found.max_qp_init_rd_atom,
+        Some(row.max_qp_init_rd_atom),
+    );
+    set(&mut found.max_res_rd_atom, row.max_res_rd_atom);
+    set(&mut found.max_mw, row.max_mw);
+    set(&mut found.max_mcast_grp, row.max_mcast_grp);
+    set(&mut found.max_mcast_qp_attach, row.max_mcast_qp_attach);
+    let total = row.max_total_mcast_qp_attach;
+    set(&mut found.max_total_mcast_qp_attach, total);
+    let srq = |limit: fn(&SharedReceives) -> Option<u32>| match &row.srq {
+        Some(limits) => limit(limits),
+        None => Some(0),
+    };
+    set(&mut found.max_srq_wr, srq(|limits| limits.max_wr));
+    set(&mut found.max_srq_sge, srq(|limits| limits.max_sge));
+    set(&mut found.max_pkeys, row.max_pkeys);
+    set(&mut found.local_ca_ack_delay, row.local_ca_ack_delay);
+    let is_torn = found.atomic_cap == ffi::ibv_atomic_cap::IBV_ATOMIC_HCA;
+    found.atomic_cap = match row.atomics {
+        Some(Atomics::None) => ffi::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        Some(Atomics::Hca) => ffi::ibv_atomic_cap::IBV_ATOMIC_HCA,
+        Some(Atomics::Global) if !is_torn => ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB,
+        Some(Atomics::Global) | None => found.atomic_cap,
+    };
 }
 
 /// Extended attributes of an engine's device.
 fn extended(port: &Port) -> ffi::ibv_device_attr_ex {
     let mut found = ffi::ibv_device_attr_ex::zeroed();
     found.orig_attr = basic(port);
-    found.device_cap_flags_ex = u64::from(found.orig_attr.device_cap_flags)
-        | FLUSH_GLOBAL
-        | FLUSH_PERSISTENT
-        | ATOMIC_WRITE;
+    found.device_cap_flags_ex = u64::from(found.orig_attr.device_cap_flags);
+    let card = port.card().map(Card::specification);
+    if card.is_none_or(|row| row.has_placement) {
+        found.device_cap_flags_ex |= FLUSH_GLOBAL | FLUSH_PERSISTENT | ATOMIC_WRITE;
+    }
     found.completion_timestamp_mask = u64::MAX;
     found.hca_core_clock = CLOCK_KHZ;
     found.cq_mod_caps.max_cq_count = u16::MAX;
@@ -140,9 +214,14 @@ fn extended(port: &Port) -> ffi::ibv_device_attr_ex {
     found
 }
 
-/// Length of the GID table of an engine's port with this number of addresses.
-pub(super) fn gid_tbl_len(addrs: usize) -> c_int {
-    c_int::try_from(addrs).unwrap_or(c_int::MAX).max(MIN_GIDS)
+/// Length of the GID table of an engine's port: a card's, but at least the number of addresses.
+pub(super) fn gid_tbl_len(port: &Port) -> c_int {
+    let len = port
+        .card()
+        .and_then(|card| card.specification().gid_tbl_len);
+    let len = len.map_or(MIN_GIDS, |len| c_int::try_from(len).unwrap_or(MIN_GIDS));
+    let addrs = c_int::try_from(port.addrs().len()).unwrap_or(c_int::MAX);
+    addrs.max(len)
 }
 
 /// Code of the port's MTU, as in `ibv_mtu`.
@@ -161,8 +240,10 @@ fn of_port(port: &Port) -> ffi::ibv_port_attr {
     found.phys_state = phys_state;
     found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
     found.active_mtu = ffi::ibv_mtu(mtu_code(port));
-    found.gid_tbl_len = gid_tbl_len(port.addrs().len());
-    found.max_msg_sz = 1 << 31;
+    found.gid_tbl_len = gid_tbl_len(port);
+    found.max_msg_sz = port
+        .card()
+        .map_or(1 << 31, |card| card.specification().max_msg_sz);
     found.pkey_tbl_len = 1;
     // Width 4X at 25 Gb/s a lane; both are invented.
     found.active_width = 2;

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     check::{CallSite, Parent},
     engine::SrqId,
-    fabric::{ObjectCharge, Resource},
+    fabric::{ObjectCharge, Port, Resource},
     failure::Call,
 };
 
@@ -49,8 +49,8 @@ pub(super) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ffi::ibv_pd,
     init: *mut ffi::ibv_srq_init_attr,
 ) -> *mut ffi::ibv_srq {
-    // SAFETY: the caller's attributes.
-    let init = unsafe { &*init };
+    // SAFETY: the caller's attributes, which drivers change, too.
+    let init = unsafe { &mut *init };
     // SAFETY: a live domain.
     unsafe { create(pd, init, None) }
 }
@@ -60,8 +60,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     init: *mut ffi::ibv_srq_init_attr_ex,
 ) -> *mut ffi::ibv_srq {
     use ffi::ibv_srq_init_attr_mask as has;
-    // SAFETY: the caller's attributes.
-    let init = unsafe { &*init };
+    // SAFETY: the caller's attributes, which drivers change, too.
+    let init = unsafe { &mut *init };
     let needed = has::IBV_SRQ_INIT_ATTR_TYPE.0
         | has::IBV_SRQ_INIT_ATTR_PD.0
         | has::IBV_SRQ_INIT_ATTR_XRCD.0
@@ -80,30 +80,49 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     if !xrcd.device.port.is(&cq.device.port) {
         return null(libc::EINVAL);
     }
-    let plain = ffi::ibv_srq_init_attr {
+    let mut plain = ffi::ibv_srq_init_attr {
         srq_context: init.srq_context,
         attr: init.attr,
     };
     // SAFETY: the caller's domain is live.
-    unsafe { create(init.pd, &plain, Some((xrcd, cq))) }
+    let srq = unsafe { create(init.pd, &mut plain, Some((xrcd, cq))) };
+    init.attr = plain.attr;
+    srq
 }
 
-/// Creates a queue, for extended connections if given their objects.
+/// The granted receives and elements of a queue: those of the request, or as a card grants them. Fails with an errno.
+fn capacity(port: &Port, max_wr: u32, max_sge: u32) -> Result<(u32, u32), c_int> {
+    let Some(card) = port.card() else {
+        let fits = max_wr > 0 && max_wr <= MAX_WR && max_sge <= MAX_SGE;
+        return fits.then_some((max_wr, max_sge)).ok_or(libc::EINVAL);
+    };
+    let default_max = (MAX_WR as usize, MAX_SGE as usize);
+    let (max_wr, max_sge) = card.srq_capacity((max_wr as usize, max_sge as usize), default_max)?;
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok((number(max_wr), number(max_sge)))
+}
+
+/// Creates a queue, for extended connections if given their objects. The capacity that a card grants is written to the
+/// attributes.
 ///
 /// # Safety
 /// - The domain is live.
 unsafe fn create(
     raw_pd: *mut ffi::ibv_pd,
-    init: &ffi::ibv_srq_init_attr,
+    init: &mut ffi::ibv_srq_init_attr,
     xrc: Option<(&Xrcd, &Cq)>,
 ) -> *mut ffi::ibv_srq {
     // SAFETY: the caller's promise.
     let pd = unsafe { Pd::borrow(raw_pd) };
     let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
     let is_foreign = xrc.is_some_and(|(xrcd, _)| !xrcd.device.port.is(&pd.device.port));
-    if max_wr == 0 || max_wr > MAX_WR || max_sge > MAX_SGE || is_foreign {
+    if is_foreign {
         return null(libc::EINVAL);
     }
+    let (max_wr, max_sge) = match capacity(&pd.device.port, max_wr, max_sge) {
+        Ok(granted) => granted,
+        Err(errno) => return null(errno),
+    };
     let accounts = pd.device.port.accounts();
     let bytes = recv_queue_bytes(max_wr, max_sge);
     let charge = match accounts.charge_object(Resource::SharedReceiveQueues, bytes) {
@@ -121,6 +140,9 @@ unsafe fn create(
         Ok(id) => id,
         Err(error) => return null(errno(error)),
     };
+    if pd.device.port.card().is_some() {
+        (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+    }
     let mut raw: ffi::ibv_srq = zeroed();
     raw.context = pd.context();
     raw.srq_context = init.srq_context;
@@ -158,6 +180,14 @@ pub(super) unsafe extern "C" fn get_srq_num(raw: *mut ffi::ibv_srq, out: *mut u3
     0
 }
 
+/// Whether a queue may be resized to this number of receives.
+fn may_resize(port: &Port, max_wr: u32) -> bool {
+    match port.card().and_then(|card| card.specification().srq) {
+        Some(limits) => limits.resizes && max_wr <= limits.max_wr.unwrap_or(MAX_WR),
+        None => max_wr <= MAX_WR,
+    }
+}
+
 pub(super) unsafe extern "C" fn ibv_modify_srq(
     raw: *mut ffi::ibv_srq,
     attr: *mut ffi::ibv_srq_attr,
@@ -172,7 +202,7 @@ pub(super) unsafe extern "C" fn ibv_modify_srq(
     let resizes = mask & has::IBV_SRQ_MAX_WR.0 != 0;
     let arms = mask & has::IBV_SRQ_LIMIT.0 != 0;
     if mask & !(has::IBV_SRQ_LIMIT.0 | has::IBV_SRQ_MAX_WR.0) != 0
-        || (resizes && attr.max_wr > MAX_WR)
+        || (resizes && !may_resize(&srq.device.port, attr.max_wr))
         || (resizes && arms && attr.srq_limit > attr.max_wr)
     {
         return libc::EINVAL;

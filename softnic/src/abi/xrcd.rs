@@ -16,7 +16,8 @@ use super::{
     outcome,
 };
 use crate::{
-    engine::{EngineError, XrcdId},
+    card::Card,
+    engine::{EngineError, QpKind, XrcdId},
     fabric::Port,
 };
 
@@ -121,6 +122,10 @@ pub(super) unsafe extern "C" fn open_xrcd(
     let attr = unsafe { &*attr };
     // SAFETY: an open context.
     let device = unsafe { context::device(ctx) };
+    let row = device.port.card().map(Card::specification);
+    if row.is_some_and(|row| !row.kinds.contains(&QpKind::XrcSend)) {
+        return null(libc::EOPNOTSUPP);
+    }
     let needed = has::IBV_XRCD_INIT_ATTR_FD.0 | has::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     if attr.comp_mask != needed {
         return null(libc::EINVAL);

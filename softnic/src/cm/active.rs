@@ -50,8 +50,11 @@ impl Manager {
     ) -> Result<(), CmError> {
         let (ca_guid, mtu, timing) = (self.ca_guid, self.mtu, self.timing);
         let starting_psn = self.random_psn();
-        param.check()?;
-        let param = param.limited(ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX);
+        param.check(self.max_depths)?;
+        let param = param.limited(
+            (ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX),
+            self.max_depths,
+        );
         let id = self.id(num)?;
         let (IdState::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer)
         else {

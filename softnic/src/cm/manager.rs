@@ -16,6 +16,7 @@ use super::{
     id::{Id, IdNum, IdState},
     mad::MAD_LEN,
     message::{CommIds, Message},
+    param::MaxDepths,
     port_space::PortSpace,
     ports::{Owner, Ports},
     private_data::PrivateData,
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     adversary::Adversary,
-    engine::Path,
+    engine::{MAX_RD_ATOMIC, Path},
     seed::{Seed, Sequence},
 };
 
@@ -66,6 +67,8 @@ pub struct Manager {
     pub(super) last_group: u32,
     /// Decisions of the device.
     pub(super) adversary: Arc<Adversary>,
+    /// Maximum numbers of reads and atomics in flight of the device.
+    pub(super) max_depths: MaxDepths,
     /// RTUs that an adversary processes later, each with the time.
     pub(super) late_ready: Vec<(Duration, Path, CommIds)>,
     pub(super) is_removed: bool,
@@ -98,6 +101,7 @@ impl Manager {
             created: 0,
             last_group: 0,
             adversary: Arc::default(),
+            max_depths: MaxDepths::default(),
             late_ready: Vec::new(),
             is_removed: false,
         }
@@ -118,6 +122,14 @@ impl Manager {
     /// Sets the decisions of the device.
     pub(crate) fn set_adversary(&mut self, adversary: &Arc<Adversary>) {
         self.adversary = Arc::clone(adversary);
+    }
+
+    /// Sets the maximum numbers of reads and atomics in flight: of peers, and of the device itself.
+    pub(crate) fn set_max_depths(&mut self, responder: u8, initiator: u8) {
+        self.max_depths = MaxDepths {
+            responder: responder.min(MAX_RD_ATOMIC),
+            initiator: initiator.min(MAX_RD_ATOMIC),
+        };
     }
 
     /// Sets the MTU of the port, 256 to 4096 bytes: the path MTU of connections requested from now on.

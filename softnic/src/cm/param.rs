@@ -22,16 +22,35 @@ pub struct ConnParam {
     pub srq: bool,
 }
 
+/// Maximum numbers of reads and atomics in flight of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaxDepths {
+    /// Of peers.
+    pub(super) responder: u8,
+    /// Of the device itself.
+    pub(super) initiator: u8,
+}
+
+impl Default for MaxDepths {
+    fn default() -> Self {
+        Self {
+            responder: MAX_RD_ATOMIC,
+            initiator: MAX_RD_ATOMIC,
+        }
+    }
+}
+
 impl ConnParam {
     /// Value of [`responder_resources`](Self::responder_resources) and [`initiator_depth`](Self::initiator_depth) for
     /// the maximum: the device's limit, or the peer's request if lower.
     pub const DEVICE_MAX: u8 = u8::MAX;
 
     /// Checks the numbers of reads and atomics.
-    pub(super) fn check(self) -> Result<(), CmError> {
-        let counts = [self.responder_resources, self.initiator_depth];
-        let is_valid = |count: u8| count <= MAX_RD_ATOMIC || count == Self::DEVICE_MAX;
-        if counts.into_iter().all(is_valid) {
+    pub(super) fn check(self, max: MaxDepths) -> Result<(), CmError> {
+        let is_valid = |count: u8, max| count <= max || count == Self::DEVICE_MAX;
+        if is_valid(self.responder_resources, max.responder)
+            && is_valid(self.initiator_depth, max.initiator)
+        {
             Ok(())
         } else {
             Err(CmError::Invalid(
@@ -41,14 +60,22 @@ impl ConnParam {
     }
 
     /// Replaces [`DEVICE_MAX`](Self::DEVICE_MAX) by the given limit or the device's, whichever is lower.
-    pub(super) fn limited(self, responder_resources: u8, initiator_depth: u8) -> Self {
-        let limit = |wish, limit: u8| match wish {
-            Self::DEVICE_MAX => limit.min(MAX_RD_ATOMIC),
+    pub(super) fn limited(
+        self,
+        (responder_resources, initiator_depth): (u8, u8),
+        max: MaxDepths,
+    ) -> Self {
+        let limit = |wish, limit: u8, max| match wish {
+            Self::DEVICE_MAX => limit.min(max),
             wish => wish,
         };
         Self {
-            responder_resources: limit(self.responder_resources, responder_resources),
-            initiator_depth: limit(self.initiator_depth, initiator_depth),
+            responder_resources: limit(
+                self.responder_resources,
+                responder_resources,
+                max.responder,
+            ),
+            initiator_depth: limit(self.initiator_depth, initiator_depth, max.initiator),
             ..self
         }
     }

@@ -176,7 +176,8 @@ impl Manager {
         if private_data.len() > PRIVATE_LEN {
             return Err(CmError::Invalid("the private data are too long"));
         }
-        param.check()?;
+        let max_depths = self.max_depths;
+        param.check(max_depths)?;
         let (ca_guid, ece) = (self.ca_guid, self.id(num)?.ece);
         let connection = self.connection(num);
         let Some(connection) = connection.filter(|conn| conn.phase == Phase::RequestReceived)
@@ -185,7 +186,8 @@ impl Manager {
                 "there is no request, or the peer has given up",
             ));
         };
-        let param = param.limited(connection.responder_resources, connection.initiator_depth);
+        let peer = (connection.responder_resources, connection.initiator_depth);
+        let param = param.limited(peer, max_depths);
         connection.is_reported = true;
         connection.phase = Phase::ReplySent;
         connection.local_qp = param.qp_num;

@@ -2,8 +2,10 @@
 
 use std::{env, ffi::c_int, io, net::IpAddr, process, sync::OnceLock};
 
-use super::{ADVERSARY, Fabric, Host, Port};
-use crate::{abi, adversary::AdversaryOptions, check::is_reported_in_child, wire::PORT};
+use super::{ADVERSARY, CARD, Fabric, Host, Port};
+use crate::{
+    abi, adversary::AdversaryOptions, card::Card, check::is_reported_in_child, wire::PORT,
+};
 
 /// Address of the host, over UDP.
 const ADDR: &str = "SOFTNIC_ADDR";
@@ -104,6 +106,10 @@ fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<
         AdversaryOptions::parse(&rules)
             .map_err(|error| io::Error::other(format!("{ADVERSARY}: {error}")))?;
     }
+    if let Some(card) = variable(CARD) {
+        card.parse::<Card>()
+            .map_err(|error| io::Error::other(format!("{CARD}: {error}")))?;
+    }
     if let Some(status) = variable(EXIT_STATUS) {
         exit_status(&status)?;
         abi::replace_exit_status(status_with_reports);
@@ -178,6 +184,10 @@ mod tests {
             (
                 &[(ADDR, "127.4.0.2"), (ADVERSARY, "7:kind")],
                 "SOFTNIC_ADVERSARY: no rule is named `kind`: use one of ",
+            ),
+            (
+                &[(ADDR, "127.4.0.2"), (CARD, "connectx-9")],
+                "SOFTNIC_CARD: no card is named `connectx-9`: use one of ",
             ),
             (
                 &[(ADDR, "127.4.0.2"), (EXIT_STATUS, "256")],

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use crate::card::Card;
+
 /// Bytes of a page of the emulated host, equal on all machines, as are results of tests. Memory is locked by whole pages.
 const PAGE_SIZE: u64 = 4096;
 
@@ -83,6 +85,26 @@ impl Limits {
         Self::default()
     }
 
+    /// The default limits, with those of a card.
+    fn of_card(card: Option<Card>) -> Self {
+        let Some(row) = card.map(Card::specification) else {
+            return Self::default();
+        };
+        let srqs = row.srq.map_or(Some(0), |srq| srq.max_srq);
+        let limits = [
+            (Resource::QueuePairs, row.max_qp),
+            (Resource::CompletionQueues, row.max_cq),
+            (Resource::MemoryRegions, row.max_mr),
+            (Resource::ProtectionDomains, row.max_pd),
+            (Resource::SharedReceiveQueues, srqs),
+            (Resource::AddressHandles, row.max_ah),
+        ];
+        let sourced = limits.into_iter().filter_map(|(of, max)| Some((of, max?)));
+        sourced.fold(Self::default(), |limits, (of, max)| {
+            limits.set(of, max.into())
+        })
+    }
+
     fn set(mut self, resource: Resource, limit: u64) -> Self {
         self.0[resource as usize] = limit;
         self
@@ -148,12 +170,13 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    pub(super) fn new() -> Arc<Self> {
+    /// Creates the accounts of a host, with the limits of a card.
+    pub(super) fn new(card: Option<Card>) -> Arc<Self> {
         let accounts = Self {
             limits: Default::default(),
             used: Default::default(),
         };
-        accounts.set_limits(Limits::default());
+        accounts.set_limits(Limits::of_card(card));
         Arc::new(accounts)
     }
 
@@ -251,7 +274,7 @@ mod tests {
 
     #[test]
     fn charges_up_to_the_limit_are_refunded() {
-        let accounts = Accounts::new();
+        let accounts = Accounts::new(None);
         accounts.set_limits(Limits::new().locked_memory(8192).queue_pairs(2));
         let first = accounts.charge_object(Resource::QueuePairs, 8192).unwrap();
         let full = accounts.charge_object(Resource::QueuePairs, 1);

@@ -44,6 +44,7 @@ pub use traffic::Traffic;
 use crate::{
     abi,
     adversary::{self, AdversaryOptions, Rule, Rules},
+    card::Card,
     carrier::{Carrier, PortSlot},
     check::{CheckReport, Checker},
     cm::Timing,
@@ -58,6 +59,9 @@ const MIN_LINK_MTU: u32 = 256 + 96;
 
 /// Environment variable with the rules of devices, and their seed.
 const ADVERSARY: &str = "SOFTNIC_ADVERSARY";
+
+/// Environment variable with the name of a card.
+const CARD: &str = "SOFTNIC_CARD";
 
 /// Environment variable that requests checks of programs.
 const CHECK: &str = "SOFTNIC_CHECK";
@@ -130,6 +134,7 @@ impl Fabric {
         let adversary = std::env::var(ADVERSARY).ok();
         let shared = Shared::new(seed, is_manual);
         shared.lock().adversary = chosen_rules(adversary.as_deref(), seed);
+        shared.lock().card = chosen_card(std::env::var(CARD).ok().as_deref());
         let fabric = Self {
             shared,
             seed,
@@ -212,6 +217,30 @@ impl Fabric {
             let rules = &mut self.shared.lock().adversary.rules;
             *rules = rules.with(rule);
         }
+        self
+    }
+
+    /// Gives the devices of hosts added from now on the limits of a card, and the roundings of its driver. Requests beyond the
+    /// limits, and combinations that the driver refuses, fail with the driver's error number.
+    ///
+    /// The environment variable `SOFTNIC_CARD` does the same in all fabrics of a process, by the [name](Card::name).
+    ///
+    /// # Examples
+    /// ```
+    /// use softnic::{Card, Fabric};
+    /// let fabric = Fabric::seeded(7).card(Card::ConnectX5);
+    /// let host = fabric.host("10.9.0.1".parse()?);
+    /// let ctx = host.run(|| verbs::devices()?.find("softnic0").unwrap().open())?;
+    /// assert_eq!(ctx.query_device()?.max_sge(), 30);
+    ///
+    /// // The driver adds an unused entry, and rounds up to a power of two.
+    /// let cq = ctx.create_cq(128)?;
+    /// assert_eq!(cq.capacity(), 255);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn card(self, card: Card) -> Self {
+        self.shared.lock().card = Some(card);
         self
     }
 
@@ -576,6 +605,19 @@ fn chosen_rules(variable: Option<&str>, seed: u64) -> AdversaryOptions {
             reason = "a test must not run with other rules than it was told"
         )]
         Some(Err(error)) => panic!("{ADVERSARY}: {error}"),
+    }
+}
+
+/// The card in the environment variable; `None` without the variable.
+fn chosen_card(variable: Option<&str>) -> Option<Card> {
+    match variable.map(str::parse) {
+        None => None,
+        Some(Ok(card)) => Some(card),
+        #[expect(
+            clippy::panic,
+            reason = "a test must not run with another card than it was told"
+        )]
+        Some(Err(error)) => panic!("{CARD}: {error}"),
     }
 }
 

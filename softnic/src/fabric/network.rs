@@ -19,6 +19,7 @@ use super::{
 use crate::{
     abi::{Notifier, scripted},
     adversary::{Adversary, AdversaryOptions, Rule},
+    card::Card,
     carrier::{Carrier, Forward, KeeperLink},
     check::{CheckedMemory, Checker},
     cm::{Claims, IdNum, Manager, Message, Reach, Timing},
@@ -41,6 +42,8 @@ pub(super) struct NetworkHost {
     pub(super) failures: Arc<Failures>,
     /// Decisions of the host's device.
     pub(super) adversary: Arc<Adversary>,
+    /// The card whose limits the host's device has.
+    pub(super) card: Option<Card>,
     /// Limits of the host, and the resources in use by its programs.
     pub(super) accounts: Arc<Accounts>,
     /// Scripted devices of the host.
@@ -128,6 +131,8 @@ pub(crate) struct Network {
     pub(super) timing: Timing,
     /// Rules of devices of hosts added from now on, and their seed.
     pub(super) adversary: AdversaryOptions,
+    /// The card of devices of hosts added from now on.
+    pub(super) card: Option<Card>,
     /// Checks of programs on hosts added from now on.
     checker: Option<Arc<Checker>>,
     /// Current time of a manual fabric.
@@ -178,6 +183,7 @@ impl Network {
             has_router: false,
             timing: Timing::FABRIC,
             adversary: AdversaryOptions::default(),
+            card: None,
             checker: None,
             virtual_now: Duration::ZERO,
             hosts: Vec::new(),
@@ -244,6 +250,10 @@ impl Network {
         let mut manager = Manager::new(all, guid, seed.part(2));
         manager.set_timing(self.timing);
         manager.set_adversary(&adversary);
+        if let Some(card) = self.card {
+            let row = card.specification();
+            manager.set_max_depths(row.max_qp_rd_atom, row.max_qp_init_rd_atom);
+        }
         if let Some(link_mtu) = self.link_mtu {
             engine.set_mtu(path_mtu(link_mtu));
             manager.set_mtu(path_mtu(link_mtu));
@@ -256,7 +266,8 @@ impl Network {
             notifier: Arc::default(),
             failures: Arc::new(Failures::new(mix(self.seed) ^ index as u64)),
             adversary,
-            accounts: Accounts::new(),
+            card: self.card,
+            accounts: Accounts::new(self.card),
             scripted: Vec::new(),
             carrier: None,
             is_listed: false,

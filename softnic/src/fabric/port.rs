@@ -17,6 +17,7 @@ use super::{
 use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     adversary::Adversary,
+    card::Card,
     check::{Checker, HostQp, Parent},
     cm::{Manager, Reach},
     engine::{Engine, Memory, QpNum},
@@ -158,6 +159,7 @@ pub(crate) struct Port {
     notifier: Arc<Notifier>,
     failures: Arc<Failures>,
     adversary: Arc<Adversary>,
+    card: Option<Card>,
     checker: Option<Arc<Checker>>,
     accounts: Arc<Accounts>,
     addrs: Arc<[IpAddr]>,
@@ -181,6 +183,7 @@ impl Port {
             notifier: Arc::clone(&host.notifier),
             failures: Arc::clone(&host.failures),
             adversary: Arc::clone(&host.adversary),
+            card: host.card,
             checker: network.checker().cloned(),
             accounts: Arc::clone(&host.accounts),
             addrs: Arc::clone(&host.addrs),
@@ -327,6 +330,11 @@ impl Port {
     /// Decisions of the device.
     pub(crate) fn adversary(&self) -> &Adversary {
         &self.adversary
+    }
+
+    /// The card whose limits the device has.
+    pub(crate) fn card(&self) -> Option<Card> {
+        self.card
     }
 
     /// Limits of the host, and the amounts in use.

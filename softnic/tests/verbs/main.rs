@@ -1,6 +1,7 @@
 //! `verbs` on devices of a fabric, in a process without libibverbs.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
+mod cards;
 mod connected;
 mod dmabuf;
 mod end;
