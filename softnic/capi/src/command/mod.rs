@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use softnic::{Card, UnknownCard};
 
 use crate::keeper;
 
@@ -70,6 +71,9 @@ struct Run {
     /// Freedoms of devices that the device uses, by a seed: `7` for all rules, `7:stale-fields,keys` for two
     #[arg(long, value_name = "SEED[:RULES]")]
     adversary: Option<String>,
+    /// Card whose limits and roundings the device has
+    #[arg(long, value_name = "CARD", value_parser = card, long_help = card_help())]
+    card: Option<Card>,
     /// The program and its arguments
     #[arg(required = true, last = true)]
     program: Vec<OsString>,
@@ -82,6 +86,21 @@ struct CheckOptions {
     error_exitcode: u8,
     #[command(flatten)]
     run: Run,
+}
+
+fn card(text: &str) -> Result<Card, String> {
+    text.parse().map_err(|error: UnknownCard| error.to_string())
+}
+
+/// The help with all cards.
+fn card_help() -> String {
+    let mut help =
+        "Card whose limits and roundings the device has; requests that its driver refuses fail"
+            .to_owned();
+    for card in Card::ALL {
+        help.push_str(&format!("\n- {card}: {}", card.driver()));
+    }
+    help
 }
 
 fn probability(text: &str) -> Result<f64, String> {
@@ -160,6 +179,9 @@ fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
     if let Some(adversary) = &options.adversary {
         command.env("SOFTNIC_ADVERSARY", adversary);
     }
+    if let Some(card) = options.card {
+        command.env("SOFTNIC_CARD", card.name());
+    }
     Ok(command)
 }
 
@@ -208,7 +230,7 @@ mod tests {
 
     #[test]
     fn checks_are_requested_with_the_exit_status() {
-        let words = "softnic check --adversary 7:keys --addr 127.0.0.9 --error-exitcode 3 -- rping";
+        let words = "softnic check --adversary 7:keys --card connectx-5 --addr 127.0.0.9 --error-exitcode 3 -- rping";
         let Action::Check(options) = Cli::try_parse_from(words.split(' ')).unwrap().action else {
             unreachable!();
         };
@@ -221,6 +243,7 @@ mod tests {
         assert!(has("SOFTNIC_CHECK", "1"), "{command:?}");
         assert!(has("SOFTNIC_CHECK_EXITCODE", "3"), "{command:?}");
         assert!(has("SOFTNIC_ADVERSARY", "7:keys"), "{command:?}");
+        assert!(has("SOFTNIC_CARD", "connectx-5"), "{command:?}");
     }
 
     #[test]
@@ -229,6 +252,10 @@ mod tests {
             ("--loss 2 -- rping", "it must be between 0 and 1"),
             ("--loss x -- rping", "not a number"),
             ("--addr here -- rping", "invalid IP address syntax"),
+            (
+                "--card x -- rping",
+                "no card is named `x`: use one of connectx-3,",
+            ),
             ("--addr 127.0.0.2", "required"),
         ] {
             let error = parsed(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
