@@ -173,14 +173,14 @@ fn read(buffer: &RemoteRegion, len: usize) -> Vec<u8> {
 
 /// Number of bytes written according to the peer's immediate data, checked against the completion.
 fn written(wc: &WorkCompletion<'_>) -> anyhow::Result<usize> {
-    let said = wc
+    let announced = wc
         .imm_data()
         .context("the peer has sent a message, not written")?;
-    let len = usize::try_from(said)?;
+    let len = usize::try_from(announced)?;
     let is_end = len == 0 && wc.byte_len() == Digest::WIRE_LEN;
     ensure!(
         len <= BUFFER_SIZE && (len == wc.byte_len() || is_end),
-        "the peer's immediate data is {said} bytes, but the write was {}",
+        "the peer's immediate data is {announced} bytes, but the write was {}",
         wc.byte_len()
     );
     Ok(len)

@@ -15,7 +15,7 @@ use rsocket::Stream;
 
 const CHUNK: usize = 1 << 20;
 
-#[expect(clippy::print_stdout, reason = "what the program tells its user")]
+#[expect(clippy::print_stdout, reason = "the output of the program")]
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 pub(crate) fn run(source: &Path, server: &str, port: u16) -> Result<()> {
     let (host, destination) = match server.split_once(':') {

@@ -21,7 +21,7 @@ const EBUSY: u32 = 16;
 const EACCES: u32 = 13;
 const EIO: u32 = 5;
 
-#[expect(clippy::print_stdout, reason = "what the program tells its user")]
+#[expect(clippy::print_stdout, reason = "the output of the program")]
 pub(crate) fn run(directory: Option<&Path>, port: u16) -> Result<()> {
     let listener =
         Listener::bind((any()?, port)).with_context(|| format!("cannot listen at port {port}"))?;

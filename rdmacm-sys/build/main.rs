@@ -35,7 +35,7 @@ const NEWER: &[(&str, &str)] = &[
 
 fn main() -> ExitCode {
     // rdma_cma.h includes verbs.h: use the file read by ibverbs-sys.
-    let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys says where verbs.h is");
+    let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys sets the folder of verbs.h");
     Script {
         spec: RDMACM,
         newer: NEWER,

@@ -600,10 +600,7 @@ fn chosen_rules(variable: Option<&str>, seed: u64) -> AdversaryOptions {
             ..AdversaryOptions::default()
         },
         Some(Ok(options)) => options,
-        #[expect(
-            clippy::panic,
-            reason = "a test must not run with other rules than it was told"
-        )]
+        #[expect(clippy::panic, reason = "a test runs with the requested rules only")]
         Some(Err(error)) => panic!("{ADVERSARY}: {error}"),
     }
 }
@@ -613,10 +610,7 @@ fn chosen_card(variable: Option<&str>) -> Option<Card> {
     match variable.map(str::parse) {
         None => None,
         Some(Ok(card)) => Some(card),
-        #[expect(
-            clippy::panic,
-            reason = "a test must not run with another card than it was told"
-        )]
+        #[expect(clippy::panic, reason = "a test runs with the requested card only")]
         Some(Err(error)) => panic!("{CARD}: {error}"),
     }
 }
@@ -626,10 +620,7 @@ fn chosen_seed(variable: Option<&str>, default: u64) -> u64 {
     match variable.map(str::parse) {
         None => default,
         Some(Ok(seed)) => seed,
-        #[expect(
-            clippy::panic,
-            reason = "a test must not run with another seed than it was told"
-        )]
+        #[expect(clippy::panic, reason = "a test runs with the requested seed only")]
         Some(Err(error)) => panic!("SOFTNIC_SEED is no seed: {error}"),
     }
 }
@@ -646,7 +637,7 @@ impl Drop for Fabric {
         abi::free_abandoned();
         if std::thread::panicking() {
             let seed = self.seed;
-            #[expect(clippy::print_stderr, reason = "how a failed test tells its seed")]
+            #[expect(clippy::print_stderr, reason = "the seed of a failed test")]
             {
                 eprintln!("softnic: faults of seed {seed}; replay them with SOFTNIC_SEED={seed}");
                 let network = self.shared.lock();

@@ -230,7 +230,7 @@ impl fmt::Display for BadConnectData {
             Self::Short(len) => write!(f, "private data of {len} bytes is too short"),
             Self::Addresses(hosts) => write!(
                 f,
-                "it says that it goes from {} to {}, which is wrong",
+                "its addresses are {} and {}, and those of the connection differ",
                 hosts.from(),
                 hosts.to()
             ),
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(lied, BadConnectData::Addresses(v4()));
         assert_eq!(
             lied.to_string(),
-            "it says that it goes from 10.9.0.2 to 10.9.0.1, which is wrong"
+            "its addresses are 10.9.0.2 and 10.9.0.1, and those of the connection differ"
         );
     }
 }
