@@ -203,8 +203,12 @@ impl Noted {
     /// - `ENOPROTOOPT`: the option is unknown, or the program would rely on it.
     pub(crate) fn set(&self, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
         let number = || int(level, value);
-        let is_string = matches!(name, libc::TCP_CONGESTION | libc::TCP_ULP);
-        if level == libc::IPPROTO_TCP && is_string && value.is_empty() {
+        let has_contents = match level {
+            libc::IPPROTO_TCP => matches!(name, libc::TCP_CONGESTION | libc::TCP_ULP),
+            libc::IPPROTO_IP => name == libc::IP_FREEBIND,
+            _ => false,
+        };
+        if has_contents && value.is_empty() {
             return Err(os(libc::EINVAL));
         }
         let noted = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
@@ -281,9 +285,14 @@ mod tests {
             };
             set(value).unwrap();
             assert_eq!(get(level, name), stored);
-            if level != libc::IPPROTO_IP {
-                let empty = noted.set(level, name, &[]).unwrap_err();
-                assert_eq!(empty.raw_os_error(), Some(libc::EINVAL));
+            // As `do_ip_setsockopt` of Linux 6.12: no bytes are zero, except for two options.
+            let no_bytes = noted.set(level, name, &[]);
+            if level == libc::IPPROTO_IP && !matches!(name, libc::IP_FREEBIND | libc::IP_TTL) {
+                no_bytes.unwrap();
+                set(value).unwrap();
+            } else {
+                let refused = no_bytes.unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
             }
             let (beyond, refused) = match values {
                 Within(_, c_int::MAX) => (-1, libc::EINVAL),
