@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::accelerator::{self, KvmState};
+use crate::apt;
 use crate::architecture;
-use crate::distribution::Manager;
 use crate::run::available_mib;
 use crate::sandbox::{self, Confinement};
 use crate::setup::{self, Group};
@@ -29,7 +29,7 @@ struct Facts {
     has_qemu: bool,
     /// The distribution's kernel in the cache, for QEMU.
     has_kernel: bool,
-    manager: Option<Manager>,
+    has_apt: bool,
     /// Age of apt's package lists.
     lists: Option<Duration>,
     /// Missing packages or files, by group.
@@ -89,7 +89,7 @@ impl Facts {
             uml: uml::build::built(None).map(|kernel| kernel.image),
             has_qemu: qemu.is_some(),
             has_kernel: workspace.cache().join("kernel").is_dir(),
-            manager: Manager::detect(),
+            has_apt: apt::is_available(),
             lists: age_of_lists(Path::new("/var/lib/apt/lists")),
             missing: missing.filter(|(_, absent)| !absent.is_empty()).collect(),
             has_nextest: process::find_program("cargo-nextest").is_some(),
@@ -171,7 +171,7 @@ impl Facts {
     fn uml(&self) -> Finding {
         let (state, text) = match &self.uml {
             Some(image) => (State::Good, format!("built: {}", image.display())),
-            None if self.manager == Some(Manager::Apt) => {
+            None if self.has_apt => {
                 let text = format!(
                     "not built; `--backend uml` or `test` builds it once: {}",
                     uml::build::price()
@@ -222,20 +222,21 @@ impl Facts {
 
     fn package_lists(&self) -> Finding {
         let days = |age: Duration| age.as_secs() / (24 * 60 * 60);
-        let (state, text) = match (self.manager, self.lists) {
-            (None, _) => (
+        let (state, text) = match self.lists {
+            _ if !self.has_apt => (
                 State::Missing,
-                "none of apt-get, dnf, pacman and zypper is on PATH".to_owned(),
+                "apt-get is not on PATH: guests need a kernel given with --kernel and --modules"
+                    .to_owned(),
             ),
-            (Some(Manager::Apt), None) => (
+            None => (
                 State::Missing,
                 "apt has none: `apt-get update`, as root".to_owned(),
             ),
-            (Some(Manager::Apt), Some(age)) if age > OLD => (
+            Some(age) if age > OLD => (
                 State::Good,
                 format!("{} days old; refreshed before a download", days(age)),
             ),
-            (Some(manager), _) => (State::Good, format!("of {}", manager.program())),
+            Some(_) => (State::Good, "of apt-get".to_owned()),
         };
         Finding {
             state,
@@ -341,7 +342,7 @@ mod tests {
             uml: None,
             has_qemu: true,
             has_kernel: false,
-            manager: Some(Manager::Apt),
+            has_apt: true,
             lists: Some(Duration::from_secs(60)),
             missing: Vec::new(),
             has_nextest: false,

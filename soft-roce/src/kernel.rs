@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::FlockOperation;
 
 use super::device::Device;
 use super::{kernel_packages, modules, siw};
-use crate::distribution::{Ask, Manager};
+use crate::apt::{self, Ask};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
 use crate::process;
@@ -268,25 +268,27 @@ fn find_module(folder: &Path, name: &str) -> bool {
 
 /// Downloads a kernel by name, or the distribution's newest, and extracts its packages into `home`.
 fn fetch(name: Option<&KernelName>, home: &Path) -> Result<()> {
-    let manager =
-        Manager::detect().context("none of apt-get, dnf, pacman and zypper is on PATH")?;
+    ensure!(
+        apt::is_available(),
+        "apt-get is not on PATH: give a kernel with --kernel and --modules"
+    );
     let parent = home.parent().context("the cache has no parent folder")?;
     let lists = match name {
-        Some(name) => kernel_packages::lists_with(manager, name, parent)?,
+        Some(name) => kernel_packages::lists_with(name, parent)?,
         None => Lists::System,
     };
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let packages = |ask: Ask<'_>| match name {
         Some(name) => kernel_packages::of_name(name, ask),
-        None => kernel_packages::named(manager, &os_release, ask),
+        None => kernel_packages::named(&os_release, ask),
     };
     let scratch = Scratch::inside(parent)?;
     eprintln!("Downloading the guest's kernel, once");
-    let files = manager.fetch(&lists, packages, scratch.path())?;
+    let files = apt::fetch(&lists, packages, scratch.path())?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Unpacking the kernel into {}", home.display());
     for file in &files {
-        manager.unpack(file, &unpacked)?;
+        apt::unpack(file, &unpacked)?;
     }
     // Packages lack modprobe's index, used by commands in the guest.
     index(&unpacked)?;

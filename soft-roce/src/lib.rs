@@ -39,6 +39,7 @@
 )]
 
 mod accelerator;
+mod apt;
 mod architecture;
 pub mod backend;
 mod cache;
@@ -50,7 +51,6 @@ mod control;
 mod counter;
 mod descendants;
 mod device;
-mod distribution;
 mod doctor;
 mod event;
 mod guest;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::distribution;
+use crate::apt;
 use crate::process;
 
 /// Suite with the newest packages of Debian.
@@ -36,7 +36,7 @@ impl Lists {
     ///
     /// The system is not Debian, or `cache` is not writable.
     pub(crate) fn newest(cache: &Path) -> Result<Self> {
-        let ask = distribution::ask(&Self::System);
+        let ask = apt::ask(&Self::System);
         let targets = ask(&[
             "apt-get",
             "indextargets",
@@ -87,7 +87,7 @@ impl Lists {
     ///
     /// The lists have no such package, or it cannot be downloaded.
     pub(crate) fn fetch_source(&self, package: &str, folder: &Path) -> Result<PathBuf> {
-        distribution::Manager::Apt.refresh(self)?;
+        apt::refresh(self)?;
         let mut command = self.command("apt-get");
         command
             .args(["--quiet=2", "source", "--download-only", "--tar-only"])

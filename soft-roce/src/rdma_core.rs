@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::distribution::Manager;
+use crate::apt;
 use crate::kernel;
 use crate::package_lists::Lists;
 use crate::process;
@@ -182,7 +182,7 @@ fn newest() -> Result<RdmaCore> {
 
 /// Downloads the source, and builds it in `home`.
 fn build(cache: &Path, home: &Path) -> Result<()> {
-    if Manager::detect() != Some(Manager::Apt) {
+    if !apt::is_available() {
         bail!("the source is a package of Debian: build rdma-core, and give its folder");
     }
     setup::ensure(&[Group::RdmaCore])?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-use crate::distribution::Manager;
+use crate::apt;
 use crate::process;
 
 /// A group of packages; first column of the lists in `packages`.
@@ -77,9 +77,9 @@ struct Entry<'a> {
 ///
 /// # Errors
 ///
-/// A package is missing, or the package manager is unknown.
+/// A package is missing.
 pub fn check(groups: &[Group]) -> Result<()> {
-    let entries = entries(groups, list()?);
+    let entries = entries(groups);
     for entry in &entries {
         let state = if is_there(entry.probe) {
             "ok"
@@ -106,13 +106,13 @@ pub fn check(groups: &[Group]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// A package cannot be installed, or the package manager is unknown.
+/// A package cannot be installed, or is missing on a machine without apt.
 pub fn ensure(groups: &[Group]) -> Result<()> {
     // With everything installed, only a few files are looked up.
-    let Some(manager) = Manager::detect() else {
-        return without_manager(groups);
-    };
-    let entries = entries(groups, manager.package_list());
+    if !apt::is_available() {
+        return without_apt(groups);
+    }
+    let entries = entries(groups);
     let absent = missing(&entries);
     if absent.is_empty() {
         return Ok(());
@@ -122,8 +122,7 @@ pub fn ensure(groups: &[Group]) -> Result<()> {
         .find(|entry| entry.package == "-" && !is_there(entry.probe))
     {
         eprintln!(
-            "note: {} has no package with {}; commands that use it will fail",
-            manager.program(),
+            "note: apt has no package with {}; commands that use it will fail",
             entry.probe
         );
     }
@@ -135,7 +134,7 @@ pub fn ensure(groups: &[Group]) -> Result<()> {
         return Ok(());
     }
     eprintln!("Not installed yet: {}", packages.join(" "));
-    manager.install(&packages)?;
+    apt::install(&packages)?;
     let still: Vec<&str> = entries
         .iter()
         .filter(|e| e.package != "-" && !is_there(e.probe))
@@ -153,13 +152,12 @@ pub fn ensure(groups: &[Group]) -> Result<()> {
 
 /// The packages of `group` that are missing, or the files if no package is known.
 pub(crate) fn absent(group: Group) -> Vec<&'static str> {
-    let manager = Manager::detect();
-    let list = manager.unwrap_or(Manager::Apt).package_list();
-    let entries = entries(&[group], list).into_iter();
+    let has_apt = apt::is_available();
+    let entries = entries(&[group]).into_iter();
     let absent = entries.filter(|entry| !is_there(entry.probe));
     let mut names: Vec<&str> = absent
         .map(|entry| {
-            let has_package = manager.is_some() && entry.package != "-";
+            let has_package = has_apt && entry.package != "-";
             if has_package {
                 entry.package
             } else {
@@ -171,17 +169,8 @@ pub(crate) fn absent(group: Group) -> Vec<&'static str> {
     names
 }
 
-fn list() -> Result<&'static str> {
-    match Manager::detect() {
-        Some(manager) => Ok(manager.package_list()),
-        None => bail!(
-            "none of apt-get, dnf, pacman and zypper is on PATH: see the package lists of cargo-soft-roce"
-        ),
-    }
-}
-
-fn without_manager(groups: &[Group]) -> Result<()> {
-    let entries = entries(groups, Manager::Apt.package_list());
+fn without_apt(groups: &[Group]) -> Result<()> {
+    let entries = entries(groups);
     let absent: Vec<&str> = entries
         .iter()
         .map(|entry| entry.probe)
@@ -191,16 +180,20 @@ fn without_manager(groups: &[Group]) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "not installed: {}\nNone of apt-get, dnf, pacman and zypper is on PATH, so install them by hand; \
-         on Debian they come with the packages {}",
+        "not installed: {}\napt-get is not on PATH, so install them by hand; on Debian they come with the packages {}",
         absent.join(" "),
         missing(&entries).join(" "),
     )
 }
 
-fn entries<'a>(groups: &[Group], list: &'a str) -> Vec<Entry<'a>> {
-    let wanted = |entry: &Entry<'_>| groups.iter().any(|group| group.name() == entry.group);
-    list.lines().filter_map(parse).filter(wanted).collect()
+/// The packages of some groups.
+fn entries(groups: &[Group]) -> Vec<Entry<'static>> {
+    let is_in = |entry: &Entry<'_>| groups.iter().any(|group| group.name() == entry.group);
+    apt::PACKAGES
+        .lines()
+        .filter_map(parse)
+        .filter(is_in)
+        .collect()
 }
 
 fn parse(line: &str) -> Option<Entry<'_>> {
@@ -235,19 +228,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_list_of_each_manager_parses_and_covers_every_group() {
-        for manager in [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper] {
-            let list = manager.package_list();
-            assert!(
-                list.lines().all(|line| parse(line).is_some()),
-                "{manager:?}"
-            );
-            for group in Group::ALL.iter().chain(&[Group::RdmaCore, Group::Programs]) {
-                assert!(
-                    !entries(&[*group], list).is_empty(),
-                    "{manager:?} {group:?}"
-                );
-            }
+    fn package_list_parses_and_covers_every_group() {
+        assert!(apt::PACKAGES.lines().all(|line| parse(line).is_some()));
+        for group in Group::ALL.iter().chain(&[Group::RdmaCore, Group::Programs]) {
+            assert!(!entries(&[*group]).is_empty(), "{group:?}");
         }
     }
 
@@ -261,54 +245,5 @@ mod tests {
     fn probe_without_slash_is_a_program() {
         assert!(is_there("sh"));
         assert!(!is_there("no-such-program-anywhere"));
-    }
-
-    #[test]
-    fn files_of_rdma_core_are_found_in_the_packages_that_have_them() {
-        // The packages are those of rdma-core's own files for building them.
-        for (manager, package, file) in [
-            (
-                Manager::Apt,
-                "ibverbs-providers",
-                "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
-            ),
-            (
-                Manager::Dnf,
-                "libibverbs",
-                "/usr/lib64/libibverbs/librxe-rdmav34.so",
-            ),
-            (
-                Manager::Pacman,
-                "rdma-core",
-                "/usr/lib/libibverbs/librxe-rdmav34.so",
-            ),
-            (
-                Manager::Zypper,
-                "libibverbs",
-                "/usr/lib64/libibverbs/librxe-rdmav34.so",
-            ),
-            (Manager::Dnf, "libibverbs-utils", "ibv_devinfo"),
-            (Manager::Zypper, "libibverbs-utils", "ibv_devinfo"),
-            (Manager::Dnf, "librdmacm-utils", "rping"),
-            (Manager::Zypper, "librdmacm-utils", "rping"),
-            (
-                Manager::Dnf,
-                "rdma-core-devel",
-                "/usr/include/infiniband/verbs.h",
-            ),
-            (
-                Manager::Zypper,
-                "rdma-core-devel",
-                "/usr/include/rdma/rdma_cma.h",
-            ),
-        ] {
-            let entries = manager.package_list().lines().filter_map(parse);
-            let finds = |probe: &str| glob::Pattern::new(probe).unwrap().matches(file);
-            let found: Vec<&str> = entries
-                .filter(|entry| finds(entry.probe))
-                .map(|entry| entry.package)
-                .collect();
-            assert_eq!(found, [package], "{manager:?} {file}");
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::kernel::{self, Kernel};
-use crate::distribution::{self, Ask, Manager};
+use crate::apt::{self, Ask};
 use crate::package_lists::Lists;
 use crate::process;
 use crate::scratch::Scratch;
@@ -39,25 +39,22 @@ pub(crate) fn ensure(kernel: &Kernel, lists: &Lists, cache: &Path) -> Result<Pat
 
 /// Whether the module of `kernel` is built, or its headers are installed, unpacked or in the package lists.
 pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
-    if module(kernel, cache).exists()
-        || headers_beside(kernel).is_some()
-        || Manager::detect() != Some(Manager::Apt)
-    {
+    if module(kernel, cache).exists() || headers_beside(kernel).is_some() || !apt::is_available() {
         return true;
     }
-    let (lists, reason) = Manager::Apt.refreshed(&Lists::System);
+    let (lists, reason) = apt::refreshed(&Lists::System);
     // Old lists may lack headers that the archive has.
-    reason.is_some() || header_packages(&kernel.release(), &distribution::ask(&lists)).is_ok()
+    reason.is_some() || header_packages(&kernel.release(), &apt::ask(&lists)).is_ok()
 }
 
 /// Packages with the headers of a kernel release, including the build tools.
 pub(super) fn header_packages(release: &str, ask: Ask<'_>) -> Result<BTreeSet<String>> {
     let headers = format!("linux-headers-{release}");
-    if !distribution::apt_has(&headers, ask) {
+    if !apt::has(&headers, ask) {
         bail!("apt knows no package {headers}");
     }
     let prefixes = ["linux-headers-", "linux-kbuild-", "linux-compiler-"];
-    let mut packages = distribution::apt_closure(&headers, &prefixes, ask)?;
+    let mut packages = apt::closure(&headers, &prefixes, ask)?;
     packages.insert(headers);
     Ok(packages)
 }
@@ -77,7 +74,7 @@ fn headers_beside(kernel: &Kernel) -> Option<PathBuf> {
 }
 
 fn build(kernel: &Kernel, lists: &Lists, cache: &Path, module: &Path) -> Result<()> {
-    if Manager::detect() != Some(Manager::Apt) {
+    if !apt::is_available() {
         bail!(
             "building siw works only with Debian's packages: use a kernel with CONFIG_RDMA_SIW=m"
         );
@@ -89,10 +86,10 @@ fn build(kernel: &Kernel, lists: &Lists, cache: &Path, module: &Path) -> Result<
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Downloading the source of siw, once");
     let named = |ask: Ask<'_>| packages(&release, headers.is_some(), ask);
-    let files = Manager::Apt.fetch(lists, named, scratch.path())?;
+    let files = apt::fetch(lists, named, scratch.path())?;
     eprintln!("Building siw");
     for file in &files {
-        Manager::Apt.unpack(file, &unpacked)?;
+        apt::unpack(file, &unpacked)?;
     }
     if let Some(usr) = headers {
         copy_headers(&usr, &unpacked.join("usr"))?;
@@ -131,13 +128,13 @@ fn packages(release: &str, has_headers: bool, ask: Ask<'_>) -> Result<Vec<String
         packages.extend(headers);
     }
     let source = source(release)?;
-    let version = distribution::apt_candidate(&format!("linux-headers-{release}"), ask);
+    let version = apt::candidate(&format!("linux-headers-{release}"), ask);
     // A later source of the same series also works: siw rarely changes within a series.
     let exact = version.map(|version| format!("{source}={version}"));
     packages.push(
         exact
             .ok()
-            .filter(|exact| distribution::apt_offers(exact, ask))
+            .filter(|exact| apt::offers(exact, ask))
             .unwrap_or(source),
     );
     Ok(packages)

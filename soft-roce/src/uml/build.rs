@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressStyle;
 
-use crate::distribution::{self, Ask, Manager};
+use crate::apt::{self, Ask};
 use crate::kernel::{self, Kernel};
 use crate::kernel_name::KernelName;
 use crate::package_lists::Lists;
@@ -169,7 +169,7 @@ fn built_in(home: &Path) -> Option<Kernel> {
 }
 
 fn build(name: Option<&KernelName>, parent: &Path, home: &Path, progress: &Progress) -> Result<()> {
-    if Manager::detect() != Some(Manager::Apt) {
+    if !apt::is_available() {
         bail!("the build supports only Debian's source packages: use --backend qemu");
     }
     setup::ensure(&[Group::Uml])?;
@@ -208,13 +208,11 @@ fn require_space(folder: &Path) -> Result<()> {
 
 /// The first of `names` in the package lists of `ask`, and the versioned package it depends on, if any.
 fn source_packages(names: &[String], ask: Ask<'_>) -> Result<Vec<String>> {
-    let known = names
-        .iter()
-        .find(|package| distribution::apt_has(package, ask));
+    let known = names.iter().find(|package| apt::has(package, ask));
     let package = known.with_context(|| format!("apt knows no package {}", names.join(" or ")))?;
     let mut packages = vec![package.to_owned()];
     // The unversioned package only depends on the versioned one.
-    packages.extend(distribution::apt_closure(package, &["linux-source-"], ask)?);
+    packages.extend(apt::closure(package, &["linux-source-"], ask)?);
     Ok(packages)
 }
 
@@ -229,7 +227,7 @@ fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Li
         Some(KernelName::Newest) => Ok((vec![NEWEST_SOURCE.to_owned()], Lists::newest(cache)?)),
         Some(KernelName::Series(series)) => {
             let package = of_series(series);
-            let is_known = distribution::apt_has(&package, &distribution::ask(&Lists::System));
+            let is_known = apt::has(&package, &apt::ask(&Lists::System));
             let lists = match is_known {
                 true => Lists::System,
                 false => Lists::newest(cache)?,
@@ -243,10 +241,10 @@ fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Li
 fn unpack_source(name: Option<&KernelName>, folder: &Path) -> Result<PathBuf> {
     let (names, lists) = source_of(name, &workspace::require_user_cache()?)?;
     let packages = |ask: Ask<'_>| source_packages(&names, ask);
-    let files = Manager::Apt.fetch(&lists, packages, folder)?;
+    let files = apt::fetch(&lists, packages, folder)?;
     let unpacked = folder.join("package");
     for file in &files {
-        Manager::Apt.unpack(file, &unpacked)?;
+        apt::unpack(file, &unpacked)?;
         fs::remove_file(file)?;
     }
     let pattern = unpacked.join("usr/src/linux-source-*.tar.*");
