@@ -71,6 +71,19 @@
 //! The program owns the queue pair at all times: `verbs` creates the queue pair, and this crate moves the
 //! queue pair to RTS with the attributes of the connection manager. librdmacm never accesses the queue pair.
 //!
+//! # Ends of connections
+//!
+//! A connection ends by a disconnect of either side, without a cause, or by a [`ConnectFailure`]. Every way of using connections
+//! has the cause:
+//!
+//! | connection | cause |
+//! |---|---|
+//! | [`Endpoint`], on private or shared queues; `tokio::Endpoint`, `tokio::SendHalf` and `tokio::RecvHalf` | `end_cause`, and [`ConnectFailure::of`] the error `NotConnected` of calls without requests in flight |
+//! | [`DatagramEndpoint`] | the same, at the removal of the device |
+//! | [`event_loop`] | [`Failure::Connect`](event_loop::Failure::Connect) in [`connection_failed`](event_loop::Protocol::connection_failed) |
+//! | identifiers of a channel | the `cause` of [`Event::Disconnected`], [`Event::DeviceRemoval`] |
+//! | [`Listener`] | [`ConnectFailure::of`] the error of `request` and `accept`, at the removal of the device |
+//!
 //! # Safety guarantees
 //!
 //! - Events own all data. Events are acknowledged when read, so no call waits for an acknowledgement, and an
@@ -170,7 +183,8 @@ pub use connection::Connection;
 pub use contexts::devices;
 pub use datagram::{DatagramPeer, Destination, ServiceRequest};
 pub use endpoint::{
-    DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, Refusals, connect,
+    DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, PrivateQueues,
+    QueueChoice, Refusals, SharedQueues, connect,
 };
 pub use event::{ConnectFailure, Event, event_name};
 pub use ib_addr::IbAddr;

@@ -5,11 +5,15 @@ use std::{
     time::Duration,
 };
 
-use verbs::{Buf, Context, ProtectionDomain, Result};
+use verbs::{Buf, Context, ProtectionDomain, Result, cq::CqHandle, qp::QpKey, srq::SrqHandle};
 
 use super::{
-    connected::Endpoint, datagram::DatagramEndpoint, each_addr, incoming::Listener,
+    connected::Endpoint,
+    datagram::DatagramEndpoint,
+    each_addr,
+    incoming::Listener,
     outgoing::Outgoing,
+    queues::{PrivateQueues, QueueChoice, SharedQueues},
 };
 use crate::{
     channel::EventChannel,
@@ -58,7 +62,7 @@ pub fn connect(addr: impl ToSocketAddrs) -> Result<Endpoint> {
 #[doc(alias = "rdma_create_ep")]
 #[derive(Clone, Debug)]
 #[must_use = "it makes endpoints"]
-pub struct EndpointBuilder {
+pub struct EndpointBuilder<Q = PrivateQueues> {
     pub(super) max_send_wr: u32,
     pub(super) max_recv_wr: u32,
     pub(super) max_send_sge: u32,
@@ -72,6 +76,7 @@ pub struct EndpointBuilder {
     pub(super) timeout: Option<Duration>,
     pub(super) handshake_timeout: Option<Duration>,
     pub(super) domains: Vec<ProtectionDomain>,
+    pub(super) queues: Q,
 }
 
 impl Default for EndpointBuilder {
@@ -90,6 +95,7 @@ impl Default for EndpointBuilder {
             timeout: None,
             handshake_timeout: None,
             domains: Vec::new(),
+            queues: PrivateQueues,
         }
     }
 }
@@ -102,6 +108,138 @@ impl EndpointBuilder {
         Self::default()
     }
 
+    /// Lets the sends of all endpoints complete in `send_cq`, and receives in `recv_cq`: completion queues of the program,
+    /// on a device of [`devices`](crate::devices). They may be the same queue. One thread polls for any number of endpoints, and
+    /// hands each completion to its endpoint ([`Endpoint::complete`]), found by the program's [key](QpKey) without a hash.
+    ///
+    /// An endpoint uses [`max_send_wr`](Self::max_send_wr) and [`max_recv_wr`](Self::max_recv_wr) entries of the queues; with a
+    /// [shared receive queue](EndpointBuilder::srq), its receives use as many entries as the shared queue has. An endpoint
+    /// beyond the entries is refused with `InvalidInput`, and a request for one by the listener.
+    ///
+    /// # Examples
+    /// One thread with one completion queue and one shared receive queue serves all connections:
+    /// ```
+    /// # let _fabric = doctest::lasting_host();
+    /// use cm::EndpointBuilder;
+    /// use verbs::{Completed, op, qp::{QpId, QpKey}};
+    ///
+    /// let device = cm::devices()?.remove(0);
+    /// let pd = device.alloc_pd()?;
+    /// let mut cq = device.cq_builder(64).waitable().create()?;
+    /// let mut srq = pd.create_srq(8, 1)?;
+    /// for _ in 0..8 {
+    ///     srq.post(pd.alloc_buf(64)?)?;
+    /// }
+    /// let builder = EndpointBuilder::new().cqs(&cq, &cq).srq(&srq);
+    /// let listener = builder.listen("10.9.0.1:7471")?;
+    /// # let clients: Vec<_> = (0..3).map(|_| std::thread::spawn(|| -> verbs::Result<()> {
+    /// #     let mut client = cm::connect("10.9.0.1:7471")?;
+    /// #     client.post_recv(client.reg_msgs([0; 64])?)?;
+    /// #     client.post_send(client.reg_msgs(*b"hello")?)?;
+    /// #     client.send_comp()?.ok()?;
+    /// #     assert_eq!(client.recv_comp()?.received()?, b"hello");
+    /// #     client.disconnect()
+    /// # })).collect();
+    /// let mut endpoints = Vec::new();
+    /// for key in 0..3 {
+    ///     let mut incoming = listener.request()?;
+    ///     incoming.set_key(QpKey(key)); // before the peer's first message
+    ///     endpoints.push(incoming.accept()?);
+    /// }
+    /// let mut answered = 0;
+    /// while answered < 3 {
+    ///     for wc in cq.wait(None)? {
+    ///         let Some(QpKey(key)) = srq.receiver(&wc).and_then(QpId::key) else { continue };
+    ///         let endpoint = &mut endpoints[key as usize];
+    ///         match srq.complete(wc) {
+    ///             Ok(message) => {
+    ///                 let answer = endpoint.reg_msgs(message.received()?)?;
+    ///                 srq.post(message.into_work()?)?; // for the next message of any client
+    ///                 endpoint.post(op::Send::new(answer))?;
+    ///             }
+    ///             Err(wc) => match endpoint.complete(wc) {
+    ///                 Ok(Completed::Send(sent)) => {
+    ///                     sent.into_work()?;
+    ///                     answered += 1;
+    ///                 }
+    ///                 other => panic!("{other:?}"),
+    ///             },
+    ///         }
+    ///     }
+    /// }
+    /// for endpoint in &mut endpoints {
+    ///     endpoint.wait_disconnected()?;
+    ///     assert!(endpoint.end_cause().is_none(), "the client has disconnected");
+    /// }
+    /// # clients.into_iter().for_each(|client| client.join().expect("no panic").expect("no error"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cqs(self, send_cq: &CqHandle, recv_cq: &CqHandle) -> EndpointBuilder<SharedQueues> {
+        let queues = SharedQueues {
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: None,
+            key: None,
+        };
+        EndpointBuilder {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline_data,
+            comp_vector: self.comp_vector,
+            backlog: self.backlog,
+            param: self.param,
+            source: self.source,
+            tos: self.tos,
+            timeout: self.timeout,
+            handshake_timeout: self.handshake_timeout,
+            domains: self.domains,
+            queues,
+        }
+    }
+
+    /// Creates a datagram queue pair on the device of the local address `addr`, and answers address requests
+    /// of peers there. Port 0 selects a free port.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: an unspecified address, which belongs to no device.
+    /// - The errors of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
+        self.bind_for(addr)
+    }
+
+    /// Like [`bind`](Self::bind), with payload types chosen by the caller.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_for<SW: 'static, RW: 'static>(
+        &self,
+        addr: impl ToSocketAddrs,
+    ) -> Result<DatagramEndpoint<SW, RW>> {
+        each_addr("rdma_listen", addr, |addr| {
+            DatagramEndpoint::new(self, addr)
+        })
+    }
+}
+
+impl EndpointBuilder<SharedQueues> {
+    /// Lets all endpoints use the receives of a shared queue, in place of their own. The peers are notified of it
+    /// ([`ConnParam::srq`]). Endpoints are then in the protection domain of the shared queue.
+    pub fn srq(mut self, srq: &SrqHandle) -> Self {
+        self.queues.srq = Some(srq.clone());
+        self
+    }
+
+    /// Sets the program's key of the next endpoint; see [`Endpoint::set_key`]. Endpoints of a listener get their keys by
+    /// [`Incoming::set_key`](crate::Incoming::set_key).
+    pub fn key(mut self, key: QpKey) -> Self {
+        self.queues.key = Some(key);
+        self
+    }
+}
+
+impl<Q: QueueChoice> EndpointBuilder<Q> {
     /// Sets the maximum number of requests in flight; the send completion queue has the same length.
     pub fn max_send_wr(mut self, requests: u32) -> Self {
         self.max_send_wr = requests;
@@ -193,7 +331,7 @@ impl EndpointBuilder {
     ///   [`ConnectFailure::of`](crate::ConnectFailure::of) the error has the private data.
     /// - `HostUnreachable`, `TimedOut`: no answer, or the timeout has elapsed.
     /// - `ENODEV`, `ENETUNREACH`: no route, or a route through a device without RDMA.
-    pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<Endpoint> {
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<Endpoint<Buf, Buf, Q>> {
         self.connect_for(addr)
     }
 
@@ -204,7 +342,7 @@ impl EndpointBuilder {
     pub fn connect_for<SW: 'static, RW: 'static>(
         &self,
         addr: impl ToSocketAddrs,
-    ) -> Result<Endpoint<SW, RW>> {
+    ) -> Result<Endpoint<SW, RW, Q>> {
         each_addr("rdma_connect", addr, |addr| {
             Outgoing::resolve(self, addr)?.connect()
         })
@@ -216,7 +354,7 @@ impl EndpointBuilder {
     /// # Errors
     /// As for [`connect`](Self::connect), up to the route.
     #[doc(alias = "rdma_create_ep")]
-    pub fn prepare(&self, addr: impl ToSocketAddrs) -> Result<Outgoing<Buf, Buf>> {
+    pub fn prepare(&self, addr: impl ToSocketAddrs) -> Result<Outgoing<Buf, Buf, Q>> {
         self.prepare_for(addr)
     }
 
@@ -227,7 +365,7 @@ impl EndpointBuilder {
     pub fn prepare_for<SW: 'static, RW: 'static>(
         &self,
         addr: impl ToSocketAddrs,
-    ) -> Result<Outgoing<SW, RW>> {
+    ) -> Result<Outgoing<SW, RW, Q>> {
         each_addr("rdma_create_ep", addr, |addr| Outgoing::resolve(self, addr))
     }
 
@@ -237,7 +375,7 @@ impl EndpointBuilder {
     /// # Errors
     /// The errors of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
     #[doc(alias = "rdma_create_ep")]
-    pub fn listen(&self, addr: impl ToSocketAddrs) -> Result<Listener> {
+    pub fn listen(&self, addr: impl ToSocketAddrs) -> Result<Listener<Buf, Buf, Q>> {
         self.listen_for(addr)
     }
 
@@ -248,31 +386,8 @@ impl EndpointBuilder {
     pub fn listen_for<SW: 'static, RW: 'static>(
         &self,
         addr: impl ToSocketAddrs,
-    ) -> Result<Listener<SW, RW>> {
+    ) -> Result<Listener<SW, RW, Q>> {
         each_addr("rdma_listen", addr, |addr| Listener::new(self, addr))
-    }
-
-    /// Creates a datagram queue pair on the device of the local address `addr`, and answers address requests
-    /// of peers there. Port 0 selects a free port.
-    ///
-    /// # Errors
-    /// - `InvalidInput`: an unspecified address, which belongs to no device.
-    /// - The errors of [`bind`](crate::CmId::bind) and [`listen`](crate::CmId::listen).
-    pub fn bind(&self, addr: impl ToSocketAddrs) -> Result<DatagramEndpoint> {
-        self.bind_for(addr)
-    }
-
-    /// Like [`bind`](Self::bind), with payload types chosen by the caller.
-    ///
-    /// # Errors
-    /// As for [`bind`](Self::bind).
-    pub fn bind_for<SW: 'static, RW: 'static>(
-        &self,
-        addr: impl ToSocketAddrs,
-    ) -> Result<DatagramEndpoint<SW, RW>> {
-        each_addr("rdma_listen", addr, |addr| {
-            DatagramEndpoint::new(self, addr)
-        })
     }
 
     /// Maximum time of a handshake on the passive side.
@@ -287,11 +402,26 @@ impl EndpointBuilder {
         self.timeout.map_or(timeout, |of_call| of_call.min(timeout))
     }
 
+    /// Protection domain chosen for this device, if any: that of the shared receive queue, or an added one.
+    pub(super) fn chosen_domain(&self, ctx: &Context) -> Option<&ProtectionDomain> {
+        let of_srq = self.queues.srq().map(SrqHandle::pd);
+        let mut domains = of_srq.into_iter().chain(&self.domains);
+        domains.find(|pd| pd.context() == ctx)
+    }
+
     /// Protection domain for this device.
     pub(super) fn domain(&self, ctx: &Context) -> Result<ProtectionDomain> {
-        match self.domains.iter().find(|pd| pd.context() == ctx) {
+        match self.chosen_domain(ctx) {
             Some(pd) => Ok(pd.clone()),
             None => ctx.alloc_pd(),
+        }
+    }
+
+    /// Parameters of a connection, with the use of a shared receive queue.
+    pub(crate) fn conn_param(&self) -> ConnParam {
+        match self.queues.srq() {
+            Some(_) => self.param.clone().srq(true),
+            None => self.param.clone(),
         }
     }
 
@@ -300,7 +430,7 @@ impl EndpointBuilder {
         self.timeout
     }
 
-    pub(super) fn channel(&self) -> Result<EventChannel> {
+    pub(crate) fn channel(&self) -> Result<EventChannel> {
         EventChannel::new()
     }
 }

@@ -1,22 +1,27 @@
 //! Connected endpoints.
 
-use std::time::Duration;
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
 use verbs::{
     Buf, Completed, CompletionQueue, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
-    Result,
+    Result, WorkCompletion,
     cq::Attempts,
     error::PostError,
     fd::wait_any_readable,
     op::{self, SendRequest},
-    qp::Completion,
+    qp::{Completion, QpId, QpKey},
     work::{Gather, Scatter},
 };
 
 use super::{
     Ending, Queues,
     ending::{DISCONNECT_TIMEOUT, disconnected},
-    notify_fd, receiving, registration, unmatched_completion,
+    notify_fd,
+    queues::{OwnCqs, PrivateQueues, QueueChoice, SharedQueues},
+    receiving, registration, unmatched_completion,
 };
 use crate::{
     channel::EventChannel,
@@ -64,10 +69,10 @@ use crate::{
 /// ```
 #[doc(alias = "rdma_destroy_ep")]
 #[derive(Debug)]
-pub struct Endpoint<SW = Buf, RW = Buf> {
+pub struct Endpoint<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     connection: Connection<SW, RW>,
     peer: PeerParam,
-    queues: Queues,
+    queues: Queues<Q>,
     link: Link,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
@@ -81,11 +86,11 @@ struct Link {
     ending: Ending,
 }
 
-impl<SW, RW> Endpoint<SW, RW> {
+impl<SW, RW, Q: QueueChoice> Endpoint<SW, RW, Q> {
     pub(crate) fn new(
         connection: Connection<SW, RW>,
         peer: PeerParam,
-        queues: Queues,
+        queues: Queues<Q>,
         channel: EventChannel,
         timeout: Option<Duration>,
     ) -> Self {
@@ -185,57 +190,6 @@ impl<SW, RW> Endpoint<SW, RW> {
         posted.map_err(|refused| refused.map(op::Write::into_work))
     }
 
-    /// `rdma_get_send_comp`—Blocks until a send, read or write has completed, and returns the payload.
-    ///
-    /// # Errors
-    /// - `TimedOut`: no completion before the timeout.
-    /// - `NotConnected`: the connection has ended, and no request is in flight.
-    /// - The errors of [`poll`](CompletionQueue::poll).
-    ///
-    /// A failed request is not an error of this call, but a [`Completion`] with an error status.
-    #[doc(alias = "rdma_get_send_comp")]
-    pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
-        const CALL: &str = "rdma_get_send_comp";
-        let deadline = Deadline::after(self.timeout);
-        let in_flight = self.connection.qp().send_queue().in_flight();
-        let queue = &mut self.queues.send_cq;
-        self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
-        match self.queues.send_cq.poll()?.next() {
-            Some(wc) => {
-                self.attempts = self.connection.attempts(wc.status());
-                match self.connection.qp_mut().complete(wc) {
-                    Ok(Completed::Send(completion)) => {
-                        Ok(completion.with_attempts(self.attempts.as_ref()))
-                    }
-                    _ => Err(unmatched_completion(CALL)),
-                }
-            }
-            None => Err(deadline.missed(CALL)),
-        }
-    }
-
-    /// `rdma_get_recv_comp`—Blocks until a message has arrived, and returns the memory.
-    ///
-    /// # Errors
-    /// As for [`send_comp`](Self::send_comp).
-    #[doc(alias = "rdma_get_recv_comp")]
-    pub fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
-        const CALL: &str = "rdma_get_recv_comp";
-        let deadline = Deadline::after(self.timeout);
-        let in_flight = self.connection.qp().receive_queue().in_flight();
-        let queue = &mut self.queues.recv_cq;
-        self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
-        match self.queues.recv_cq.poll()?.next() {
-            Some(wc) => match self.connection.qp_mut().complete(wc) {
-                Ok(Completed::Receive(completion)) => Ok(completion),
-                _ => Err(unmatched_completion(CALL)),
-            },
-            None => Err(deadline.missed(CALL)),
-        }
-    }
-
     /// `rdma_disconnect`—Ends the connection, and blocks until the peer has answered: by its own call, or by
     /// dropping its side; without a timeout at most 60 s. Requests in flight complete with the status
     /// [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
@@ -322,9 +276,72 @@ impl<SW, RW> Endpoint<SW, RW> {
         self.link.ending.cause()
     }
 
+    /// Everything that the endpoint has.
     #[cfg(feature = "tokio")]
-    pub(crate) fn ending(&self) -> Ending {
-        self.link.ending.clone()
+    pub(crate) fn dismantle(
+        self,
+    ) -> (
+        Connection<SW, RW>,
+        PeerParam,
+        Queues<Q>,
+        EventChannel,
+        Ending,
+    ) {
+        let Link { channel, ending } = self.link;
+        (self.connection, self.peer, self.queues, channel, ending)
+    }
+}
+
+impl<SW, RW> Endpoint<SW, RW> {
+    /// `rdma_get_send_comp`—Blocks until a send, read or write has completed, and returns the payload.
+    ///
+    /// # Errors
+    /// - `TimedOut`: no completion before the timeout.
+    /// - `NotConnected`: the connection has ended, and no request is in flight.
+    /// - The errors of [`poll`](CompletionQueue::poll).
+    ///
+    /// A failed request is not an error of this call, but a [`Completion`] with an error status.
+    #[doc(alias = "rdma_get_send_comp")]
+    pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
+        const CALL: &str = "rdma_get_send_comp";
+        let deadline = Deadline::after(self.timeout);
+        let in_flight = self.connection.qp().send_queue().in_flight();
+        let queue = &mut self.queues.cqs.send;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+        match self.queues.cqs.send.poll()?.next() {
+            Some(wc) => {
+                self.attempts = self.connection.attempts(wc.status());
+                match self.connection.qp_mut().complete(wc) {
+                    Ok(Completed::Send(completion)) => {
+                        Ok(completion.with_attempts(self.attempts.as_ref()))
+                    }
+                    _ => Err(unmatched_completion(CALL)),
+                }
+            }
+            None => Err(deadline.missed(CALL)),
+        }
+    }
+
+    /// `rdma_get_recv_comp`—Blocks until a message has arrived, and returns the memory.
+    ///
+    /// # Errors
+    /// As for [`send_comp`](Self::send_comp).
+    #[doc(alias = "rdma_get_recv_comp")]
+    pub fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
+        const CALL: &str = "rdma_get_recv_comp";
+        let deadline = Deadline::after(self.timeout);
+        let in_flight = self.connection.qp().receive_queue().in_flight();
+        let queue = &mut self.queues.cqs.recv;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+        match self.queues.cqs.recv.poll()?.next() {
+            Some(wc) => match self.connection.qp_mut().complete(wc) {
+                Ok(Completed::Receive(completion)) => Ok(completion),
+                _ => Err(unmatched_completion(CALL)),
+            },
+            None => Err(deadline.missed(CALL)),
+        }
     }
 
     /// Splits the endpoint into the connection, the send and receive completion queues, and the event
@@ -337,10 +354,65 @@ impl<SW, RW> Endpoint<SW, RW> {
         CompletionQueue,
         EventChannel,
     ) {
-        let Queues {
-            send_cq, recv_cq, ..
-        } = self.queues;
-        (self.connection, send_cq, recv_cq, self.link.channel)
+        let OwnCqs { send, recv } = self.queues.cqs;
+        (self.connection, send, recv, self.link.channel)
+    }
+}
+
+/// An endpoint on the program's [completion queues](crate::EndpointBuilder::cqs). Polling the queues does not handle the end of
+/// the connection: [`check_disconnected`](Self::check_disconnected) does.
+impl<SW, RW> Endpoint<SW, RW, SharedQueues> {
+    /// The identity of the queue pair in completions.
+    pub fn qp_id(&self) -> QpId {
+        self.connection.qp().id()
+    }
+
+    /// Sets the program's key for the endpoint, returned by [`QpId::key`] for its completions. For a key before the peer's first
+    /// message, use [`Incoming::set_key`](crate::Incoming::set_key), or [`key`](crate::EndpointBuilder::key) to connect.
+    pub fn set_key(&mut self, key: QpKey) {
+        self.connection.qp_mut().set_key(key);
+    }
+
+    /// Returns the work completed by `wc`. Never blocks. The work of a shared receive queue is returned by
+    /// [the queue](verbs::SharedReceiveQueue::complete). [`Connection::attempts`] explains exhausted retries.
+    ///
+    /// # Errors
+    /// The completion belongs to another queue pair, or to the shared receive queue; the error returns the completion.
+    pub fn complete<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completed<'p, SW, RW>, WorkCompletion<'p>> {
+        self.connection.qp_mut().complete(wc)
+    }
+
+    /// Handles pending events of the connection, and returns whether it has ended; then [`end_cause`](Self::end_cause) returns the
+    /// cause. Never blocks.
+    ///
+    /// The peer's disconnect is answered once no send is in flight, at latest by a call after a second. Call when the descriptor
+    /// ([`AsFd`]) is readable, and after a failed completion. Receives of a shared queue do not complete at the end of a
+    /// connection.
+    ///
+    /// # Errors
+    /// The errors of [`EventChannel::try_next`].
+    pub fn check_disconnected(&mut self) -> Result<bool> {
+        const CALL: &str = "Endpoint::check_disconnected";
+        self.link.attend(&mut self.connection)?;
+        self.link.ending.answer_if_due(CALL, &mut self.connection)?;
+        Ok(self.link.ending.is_noticed())
+    }
+
+    /// Splits the endpoint into the connection and the event channel. One channel for the events of all connections:
+    /// [`Connection::migrate`].
+    pub fn into_parts(self) -> (Connection<SW, RW>, EventChannel) {
+        (self.connection, self.link.channel)
+    }
+}
+
+/// Readable when an event of the connection is pending, for
+/// [`check_disconnected`](Endpoint::check_disconnected). The descriptor is only for registration with an event loop.
+impl<SW, RW> AsFd for Endpoint<SW, RW, SharedQueues> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.channel.as_fd()
     }
 }
 

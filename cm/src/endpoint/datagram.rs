@@ -18,14 +18,14 @@ use verbs::{
 };
 
 use super::{
-    Queues, builder::EndpointBuilder, each_addr, notify_fd, receiving, registration,
-    unmatched_completion,
+    PrivateQueues, Queues, builder::EndpointBuilder, each_addr, ending::ended, notify_fd,
+    receiving, registration, unmatched_completion,
 };
 use crate::{
     channel::EventChannel,
     datagram::Destination,
     dial::{self, Deadline, LocalEnd, Thread, block},
-    event::Event,
+    event::{ConnectFailure, Event},
     id::CmId,
     multicast::{Membership, MulticastGroup},
     param::Limit,
@@ -51,7 +51,7 @@ use crate::{
 #[derive(Debug)]
 pub struct DatagramEndpoint<SW = Addressed<Buf>, RW = Buf> {
     qp: QueuePair<Ud, Rts, SW, RW>,
-    queues: Queues,
+    queues: Queues<PrivateQueues>,
     service: Service,
     choices: EndpointBuilder,
 }
@@ -63,6 +63,8 @@ struct Service {
     groups: Vec<Group>,
     channel: EventChannel,
     private_data: Vec<u8>,
+    /// Cause of the end, once the device has been removed.
+    end: Option<ConnectFailure>,
 }
 
 #[derive(Debug)]
@@ -93,7 +95,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
             let error = Error::refused("rdma_bind_addr", io::ErrorKind::InvalidInput, reason);
             return Err(error.detail(addr.to_string()));
         };
-        let queues = Queues::new(&ctx, choices.domain(&ctx)?, choices)?;
+        let queues = Queues::new(&ctx, choices)?;
         let qp = listener.ready_datagram_qp(queues.create_qp(choices)?)?;
         Ok(Self {
             qp,
@@ -103,6 +105,7 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
                 groups: Vec::new(),
                 channel,
                 private_data: Vec::new(),
+                end: None,
             },
             choices: choices.clone(),
         })
@@ -217,6 +220,12 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
         groups.remove(found).id.leave_multicast(group)
     }
 
+    /// Why the endpoint has ended: `None`, unless a blocking call has noticed the removal of the device. Requests in flight then
+    /// complete with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+    pub fn end_cause(&self) -> Option<ConnectFailure> {
+        self.service.end.clone()
+    }
+
     /// Posts a datagram with any options.
     ///
     /// # Errors
@@ -233,14 +242,17 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     ///
     /// # Errors
     /// - `TimedOut`: no completion before the timeout.
+    /// - `NotConnected`: the device has been removed, and nothing is in flight.
     /// - The errors of [`poll`](CompletionQueue::poll).
     #[doc(alias = "rdma_get_send_comp")]
     pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
         const CALL: &str = "rdma_get_send_comp";
         let deadline = Deadline::after(self.choices.timeout);
-        let queue = &mut self.queues.send_cq;
-        self.service.wait(CALL, queue, &self.qp, deadline)?;
-        match self.queues.send_cq.poll()?.next() {
+        let queue = &mut self.queues.cqs.send;
+        let in_flight = self.qp.send_queue().in_flight();
+        self.service
+            .wait(CALL, queue, &mut self.qp, in_flight, deadline)?;
+        match self.queues.cqs.send.poll()?.next() {
             Some(wc) => match self.qp.complete(wc) {
                 Ok(Completed::Send(completion)) => Ok(completion),
                 _ => Err(unmatched_completion(CALL)),
@@ -258,9 +270,11 @@ impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     pub fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
         const CALL: &str = "rdma_get_recv_comp";
         let deadline = Deadline::after(self.choices.timeout);
-        let queue = &mut self.queues.recv_cq;
-        self.service.wait(CALL, queue, &self.qp, deadline)?;
-        match self.queues.recv_cq.poll()?.next() {
+        let queue = &mut self.queues.cqs.recv;
+        let in_flight = self.qp.receive_queue().in_flight();
+        self.service
+            .wait(CALL, queue, &mut self.qp, in_flight, deadline)?;
+        match self.queues.cqs.recv.poll()?.next() {
             Some(wc) => match self.qp.complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
                 _ => Err(unmatched_completion(CALL)),
@@ -284,16 +298,21 @@ impl<W: Gather + 'static, RW: 'static> DatagramEndpoint<Addressed<W>, RW> {
 
 impl Service {
     /// Answers pending address requests.
-    fn attend<SW, RW>(&mut self, qp: &QueuePair<Ud, Rts, SW, RW>) -> Result<()> {
+    fn attend<SW, RW>(&mut self, qp: &mut QueuePair<Ud, Rts, SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
-            if let Event::ServiceRequest(request) = event {
-                match request.accept(qp, &self.private_data) {
+            match event {
+                Event::ServiceRequest(request) => match request.accept(qp, &self.private_data) {
                     // The peer has the answer, so the identifier is no longer needed.
                     Ok(answered) => drop(answered),
                     // The kernel refuses the answer to a stale request. The peer repeats the request.
                     Err(err) if err.raw_os_error().is_some() => {}
                     Err(err) => return Err(err),
+                },
+                Event::DeviceRemoval(_) if self.end.is_none() => {
+                    self.end = Some(ConnectFailure::DeviceRemoved);
+                    qp.to_error()?;
                 }
+                _ => {}
             }
         }
         Ok(())
@@ -304,10 +323,14 @@ impl Service {
         &mut self,
         call: &'static str,
         queue: &mut CompletionQueue,
-        qp: &QueuePair<Ud, Rts, SW, RW>,
+        qp: &mut QueuePair<Ud, Rts, SW, RW>,
+        in_flight: usize,
         deadline: Deadline,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
+            if let Some(cause) = self.end.as_ref().filter(|_| in_flight == 0) {
+                return Err(ended(call, Some(cause)));
+            }
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
             let readable = wait_any_readable(call, fds, deadline.remaining())?;
             if let [_, true] = readable {

@@ -28,6 +28,18 @@ pub(crate) fn disconnected(call: &'static str, cause: Option<ConnectFailure>) ->
     }
 }
 
+/// Error of a call without requests in flight after the end.
+pub(super) fn ended(call: &'static str, cause: Option<&ConnectFailure>) -> Error {
+    match cause {
+        Some(cause) => Error::refused(call, io::ErrorKind::NotConnected, cause.clone())
+            .detail("the connection has ended, and nothing is in flight"),
+        None => {
+            let reason = "the connection has ended, and nothing is in flight";
+            Error::refused(call, io::ErrorKind::NotConnected, reason)
+        }
+    }
+}
+
 /// A connection to end: a whole endpoint, or one half of a split endpoint.
 pub(crate) trait Closing {
     /// Number of requests in the send queue, as last recorded.
@@ -107,6 +119,16 @@ impl Ending {
         }
     }
 
+    /// Answers a noticed disconnect of the peer, unless sends are in flight and the answer is not due.
+    pub(crate) fn answer_if_due(
+        &mut self,
+        call: &'static str,
+        closing: &mut impl Closing,
+    ) -> Result<()> {
+        // As a call that waits for a request in flight does.
+        self.advance(call, closing, 1).map(drop)
+    }
+
     /// Takes notice of an event.
     pub(crate) fn notice(&mut self, event: Event, closing: &mut impl Closing) -> Result<()> {
         match event {
@@ -145,21 +167,9 @@ impl Ending {
             }
         }
         if self.is_noticed() && in_flight == 0 {
-            return Err(self.not_connected(call));
+            return Err(ended(call, self.cause.as_ref()));
         }
         Ok(next_check)
-    }
-
-    /// Error of a call without requests in flight after the end.
-    fn not_connected(&self, call: &'static str) -> Error {
-        match &self.cause {
-            Some(cause) => Error::refused(call, io::ErrorKind::NotConnected, cause.clone())
-                .detail("the connection has ended, and nothing is in flight"),
-            None => {
-                let reason = "the connection has ended, and nothing is in flight";
-                Error::refused(call, io::ErrorKind::NotConnected, reason)
-            }
-        }
     }
 
     /// Gives the peer its answer now, if it waits for one.
@@ -185,18 +195,10 @@ mod tests {
         let lost = ConnectFailure::Unreachable {
             status: -libc::ETIMEDOUT,
         };
-        let ending = Ending {
-            stage: Stage::Over,
-            cause: Some(lost.clone()),
-        };
-        let error = ending.not_connected("rdma_get_recv_comp");
+        let error = ended("rdma_get_recv_comp", Some(&lost));
         assert_eq!(error.kind(), io::ErrorKind::NotConnected);
         assert_eq!(ConnectFailure::of(&error), Some(&lost));
-        let local = Ending {
-            stage: Stage::Over,
-            cause: None,
-        };
-        let error = local.not_connected("rdma_get_recv_comp");
+        let error = ended("rdma_get_recv_comp", None);
         assert_eq!(ConnectFailure::of(&error), None);
     }
 }

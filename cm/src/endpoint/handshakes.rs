@@ -11,7 +11,7 @@ use std::{
 
 use verbs::{Error, Init, QueuePair, Result, Rts, fd::wait_any_readable, waiting::EventFd};
 
-use super::{EndpointBuilder, Queues, Refusals, connected::Endpoint};
+use super::{EndpointBuilder, QueueChoice, Queues, Refusals, connected::Endpoint};
 use crate::{
     accept::ConnectRequest,
     by_address::peer_ip,
@@ -33,9 +33,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The half-open connections of a listener. Their events come to one channel, so a half-open connection has no descriptors
 /// for events of its own, and a peer that does not complete its handshake delays no other.
-pub(crate) struct Handshakes<SW, RW> {
+pub(crate) struct Handshakes<SW, RW, Q: QueueChoice> {
     // Destroyed before the identifiers, which the channel has.
-    entries: Mutex<Entries<SW, RW>>,
+    entries: Mutex<Entries<SW, RW, Q>>,
     /// Notified when an awaited handshake has ended, or when no thread sleeps on the channel any more.
     changed: Condvar,
     /// Notified when an awaited handshake has ended, for the thread that sleeps on the channel.
@@ -48,40 +48,40 @@ pub(crate) struct Handshakes<SW, RW> {
     is_awaited: bool,
 }
 
-struct Entries<SW, RW> {
-    half_open: HalfOpen<Accepted<SW, RW>>,
+struct Entries<SW, RW, Q: QueueChoice> {
+    half_open: HalfOpen<Accepted<SW, RW, Q>>,
     /// Ended handshakes until taken, in the order of their requests.
-    ended: BTreeMap<Key, Ended<SW, RW>>,
+    ended: BTreeMap<Key, Ended<SW, RW, Q>>,
     /// Whether a blocked call sleeps on the channel, on behalf of all.
     is_watched: bool,
     refusals: Refusals,
 }
 
 /// A connection accepted by this side.
-pub(crate) struct Accepted<SW, RW> {
+pub(crate) struct Accepted<SW, RW, Q: QueueChoice> {
     qp: QueuePair<verbs::Rc, Rts, SW, RW>,
-    queues: Queues,
+    queues: Queues<Q>,
     peer: PeerParam,
     timeout: Option<Duration>,
     /// Task that waits for the outcome.
     waker: Option<Waker>,
 }
 
-enum Ended<SW, RW> {
-    Established(Box<Established<SW, RW>>),
+enum Ended<SW, RW, Q: QueueChoice> {
+    Established(Box<Established<SW, RW, Q>>),
     Failed(ConnectFailure),
 }
 
 /// A connection whose peer has completed the handshake, until a call takes it.
-struct Established<SW, RW> {
-    accepted: Accepted<SW, RW>,
+struct Established<SW, RW, Q: QueueChoice> {
+    accepted: Accepted<SW, RW, Q>,
     id: CmId<Connected>,
     /// Events of its end that have been read meanwhile.
     events: Vec<Event>,
 }
 
-impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
-    pub(super) fn new(choices: &EndpointBuilder, is_awaited: bool) -> Result<Self> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Handshakes<SW, RW, Q> {
+    pub(super) fn new(choices: &EndpointBuilder<Q>, is_awaited: bool) -> Result<Self> {
         Ok(Self {
             entries: Mutex::new(Entries {
                 half_open: HalfOpen::new(),
@@ -91,7 +91,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
             }),
             changed: Condvar::new(),
             event: EventFd::new()?,
-            channel: EventChannel::new()?,
+            channel: choices.channel()?,
             timeout: choices.accept_timeout(),
             limit: usize::try_from(choices.backlog)
                 .unwrap_or(usize::MAX)
@@ -104,7 +104,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         &self.channel
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries<SW, RW>> {
+    fn lock(&self) -> MutexGuard<'_, Entries<SW, RW, Q>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,8 +117,8 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     pub(super) fn begin(
         &self,
         mut request: ConnectRequest,
-        (queues, qp): (Queues, QueuePair<verbs::Rc, Init, SW, RW>),
-        choices: &EndpointBuilder,
+        (queues, qp): (Queues<Q>, QueuePair<verbs::Rc, Init, SW, RW>),
+        choices: &EndpointBuilder<Q>,
     ) -> Result<Key> {
         request.migrate(&self.channel)?;
         let (key, addr) = (request.id().key(), peer_ip(request.id()));
@@ -126,7 +126,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
         // Locked while the request is accepted, so that another thread does not take the next event of the identifier
         // before there is an entry for it.
         let mut entries = self.lock();
-        let qp = request.accept(qp, &choices.param)?;
+        let qp = request.accept(qp, &choices.conn_param())?;
         let accepted = Accepted {
             qp,
             queues,
@@ -183,9 +183,9 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
 
     fn drop_half_open(
         &self,
-        mut entries: MutexGuard<'_, Entries<SW, RW>>,
+        mut entries: MutexGuard<'_, Entries<SW, RW, Q>>,
         key: Key,
-        accepted: Accepted<SW, RW>,
+        accepted: Accepted<SW, RW, Q>,
         failure: ConnectFailure,
     ) {
         let Accepted {
@@ -260,7 +260,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
 
     /// Takes the next connection whose peer has completed its handshake, if there is one. Never blocks. Without a descriptor
     /// free for its events, or after an error, the connection stays for the next call.
-    pub(super) fn try_next(&self) -> Result<Option<Endpoint<SW, RW>>> {
+    pub(super) fn try_next(&self) -> Result<Option<Endpoint<SW, RW, Q>>> {
         self.process()?;
         let mut is_empty = self.lock().ended.is_empty();
         while !is_empty {
@@ -290,7 +290,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     }
 
     /// Takes the outcome of an awaited handshake, if it has ended. Never blocks.
-    fn try_take(&self, key: Key) -> Option<Result<Endpoint<SW, RW>>> {
+    fn try_take(&self, key: Key) -> Option<Result<Endpoint<SW, RW, Q>>> {
         let is_established = matches!(self.lock().ended.get(&key)?, Ended::Established(_));
         let channel = is_established.then(|| self.new_channel());
         let mut entries = self.lock();
@@ -328,7 +328,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
 
     /// Blocks until a handshake has ended, at most until `deadline`. One of the calls that wait sleeps on the channel, and
     /// handles the events of all; the others sleep until notified.
-    fn wait(&self, key: Key, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
+    fn wait(&self, key: Key, deadline: Deadline) -> Result<Endpoint<SW, RW, Q>> {
         loop {
             self.process()?;
             if let Some(outcome) = self.try_take(key) {
@@ -360,7 +360,7 @@ impl<SW: 'static, RW: 'static> Handshakes<SW, RW> {
     }
 }
 
-impl<SW, RW> Entries<SW, RW> {
+impl<SW, RW, Q: QueueChoice> Entries<SW, RW, Q> {
     /// Keeps an event for the endpoint of an established connection that no call has taken yet.
     fn keep(&mut self, key: Key, event: Event) {
         if let Some(Ended::Established(established)) = self.ended.get_mut(&key) {
@@ -369,9 +369,9 @@ impl<SW, RW> Entries<SW, RW> {
     }
 }
 
-impl<SW, RW> Established<SW, RW> {
+impl<SW, RW, Q: QueueChoice> Established<SW, RW, Q> {
     /// Makes the endpoint, after the identifier has moved to `channel`.
-    fn endpoint(self, channel: EventChannel) -> Result<Endpoint<SW, RW>> {
+    fn endpoint(self, channel: EventChannel) -> Result<Endpoint<SW, RW, Q>> {
         let Accepted {
             qp,
             queues,
@@ -397,18 +397,18 @@ pub(crate) fn is_exhausted(error: &Error) -> bool {
 }
 
 /// A handshake awaited by a call. Drop ends it, unless the outcome has been taken.
-pub(crate) struct Awaited<SW: 'static, RW: 'static> {
-    handshakes: Arc<Handshakes<SW, RW>>,
+pub(crate) struct Awaited<SW: 'static, RW: 'static, Q: QueueChoice> {
+    handshakes: Arc<Handshakes<SW, RW, Q>>,
     key: Key,
 }
 
-impl<SW: 'static, RW: 'static> Awaited<SW, RW> {
-    pub(super) fn new(handshakes: Arc<Handshakes<SW, RW>>, key: Key) -> Self {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Awaited<SW, RW, Q> {
+    pub(super) fn new(handshakes: Arc<Handshakes<SW, RW, Q>>, key: Key) -> Self {
         Self { handshakes, key }
     }
 
     /// Blocks until the handshake has ended, at most until `deadline`.
-    pub(super) fn wait(self, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
+    pub(super) fn wait(self, deadline: Deadline) -> Result<Endpoint<SW, RW, Q>> {
         self.handshakes.wait(self.key, deadline)
     }
 
@@ -423,7 +423,7 @@ impl<SW: 'static, RW: 'static> Awaited<SW, RW> {
     pub(crate) fn poll(
         &self,
         task: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<Endpoint<SW, RW>>> {
+    ) -> std::task::Poll<Result<Endpoint<SW, RW, Q>>> {
         use std::task::Poll;
         if let Some(accepted) = self.handshakes.lock().half_open.get_mut(self.key) {
             accepted.waker = Some(task.waker().clone());
@@ -435,13 +435,13 @@ impl<SW: 'static, RW: 'static> Awaited<SW, RW> {
     }
 }
 
-impl<SW: 'static, RW: 'static> Drop for Awaited<SW, RW> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Drop for Awaited<SW, RW, Q> {
     fn drop(&mut self) {
         self.handshakes.abandon(self.key);
     }
 }
 
-impl<SW, RW> fmt::Debug for Handshakes<SW, RW> {
+impl<SW, RW, Q: QueueChoice> fmt::Debug for Handshakes<SW, RW, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handshakes")
             .field("channel", &self.channel)

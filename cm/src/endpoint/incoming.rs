@@ -13,7 +13,9 @@ use std::{
 
 use verbs::{
     Buf, Error, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result,
-    fd::wait_any_readable, work::Scatter,
+    fd::wait_any_readable,
+    qp::{QpId, QpKey},
+    work::Scatter,
 };
 
 use super::{
@@ -21,6 +23,7 @@ use super::{
     builder::EndpointBuilder,
     connected::Endpoint,
     handshakes::{Awaited, Handshakes, is_exhausted},
+    queues::{PrivateQueues, QueueChoice, SharedQueues},
     receiving,
 };
 use crate::{
@@ -59,16 +62,16 @@ use crate::{
 /// # client.join().expect("the client has not panicked")?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
-pub struct Listener<SW = Buf, RW = Buf> {
+pub struct Listener<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     id: CmId<Listening>,
     channel: EventChannel,
     /// Half-open connections of [`accept`](Self::accept).
-    handshakes: Handshakes<SW, RW>,
+    handshakes: Handshakes<SW, RW, Q>,
     /// Half-open connections of [`Incoming::accept`], created for the first request.
-    awaited: OnceLock<Arc<Handshakes<SW, RW>>>,
+    awaited: OnceLock<Arc<Handshakes<SW, RW, Q>>>,
     /// Number of requests rejected for lack of resources.
     exhausted: AtomicU64,
-    choices: Mutex<EndpointBuilder>,
+    choices: Mutex<EndpointBuilder<Q>>,
     work: PhantomData<fn(SW, RW)>,
 }
 
@@ -82,8 +85,8 @@ impl Listener {
     }
 }
 
-impl<SW: 'static, RW: 'static> Listener<SW, RW> {
-    pub(super) fn new(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Listener<SW, RW, Q> {
+    pub(super) fn new(choices: &EndpointBuilder<Q>, addr: SocketAddr) -> Result<Self> {
         let channel = choices.channel()?;
         let mut id = channel.create_id()?;
         id.bind(addr)?;
@@ -136,7 +139,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// - `NetworkDown`: the device is being removed.
     /// - Any other error of creating the queue pair. The peer is rejected then.
     #[doc(alias = "rdma_get_request")]
-    pub fn request(&self) -> Result<Incoming<SW, RW>> {
+    pub fn request(&self) -> Result<Incoming<SW, RW, Q>> {
         let deadline = self.deadline();
         let incoming = self.next_incoming(deadline)?;
         incoming.ok_or_else(|| deadline.missed("rdma_get_request"))
@@ -147,11 +150,11 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// # Errors
     /// As for [`request`](Self::request).
     #[doc(alias = "rdma_get_request")]
-    pub fn request_timeout(&self, timeout: Duration) -> Result<Option<Incoming<SW, RW>>> {
+    pub fn request_timeout(&self, timeout: Duration) -> Result<Option<Incoming<SW, RW, Q>>> {
         self.next_incoming(Deadline::after(Some(timeout)))
     }
 
-    fn next_incoming(&self, deadline: Deadline) -> Result<Option<Incoming<SW, RW>>> {
+    fn next_incoming(&self, deadline: Deadline) -> Result<Option<Incoming<SW, RW, Q>>> {
         while let Some(request) = self.next_request(deadline)? {
             if let Some(incoming) = self.incoming(request)? {
                 return Ok(Some(incoming));
@@ -171,7 +174,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Errors
     /// As for [`request`](Self::request), and the local errors of [`Incoming::accept`].
-    pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
+    pub fn accept(&self) -> Result<Endpoint<SW, RW, Q>> {
         const CALL: &str = "rdma_accept";
         let deadline = self.deadline();
         loop {
@@ -195,7 +198,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 
     /// Takes the next connection, if there is one, and begins to accept every request that has come before it. Never
     /// blocks.
-    pub(crate) fn try_accept(&self) -> Result<Option<Endpoint<SW, RW>>> {
+    pub(crate) fn try_accept(&self) -> Result<Option<Endpoint<SW, RW, Q>>> {
         loop {
             if let Some(endpoint) = self.handshakes.try_next()? {
                 return Ok(Some(endpoint));
@@ -214,7 +217,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     }
 
     /// Iterator over all connections, without end.
-    pub fn incoming_connections(&self) -> impl Iterator<Item = Result<Endpoint<SW, RW>>> {
+    pub fn incoming_connections(&self) -> impl Iterator<Item = Result<Endpoint<SW, RW, Q>>> {
         std::iter::repeat_with(|| self.accept())
     }
 
@@ -222,7 +225,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         Deadline::after(self.choices().timeout)
     }
 
-    fn choices(&self) -> std::sync::MutexGuard<'_, EndpointBuilder> {
+    fn choices(&self) -> std::sync::MutexGuard<'_, EndpointBuilder<Q>> {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -255,18 +258,22 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     }
 
     /// The choices for a connection on the device of a request, with the domain that those of the listener share.
-    fn choices_for(&self, request: &ConnectRequest) -> Result<EndpointBuilder> {
+    fn choices_for(&self, request: &ConnectRequest) -> Result<EndpointBuilder<Q>> {
         let mut choices = self.choices();
         let ctx = request.id().context()?;
-        if !choices.domains.iter().any(|pd| *pd.context() == ctx) {
-            choices.domains.push(ctx.alloc_pd()?);
+        if choices.chosen_domain(&ctx).is_none() {
+            let pd = ctx.alloc_pd()?;
+            choices.domains.push(pd);
         }
         Ok(choices.clone())
     }
 
     /// Creates the queues and the queue pair of a request. At a limit of the process or the device, half-open connections
     /// give way.
-    fn resources(&self, request: &ConnectRequest) -> Result<(EndpointBuilder, Resources<SW, RW>)> {
+    fn resources(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<(EndpointBuilder<Q>, Resources<SW, RW, Q>)> {
         loop {
             let created = self.choices_for(request).and_then(|choices| {
                 let resources = Queues::with_qp(request.id(), &choices)?;
@@ -300,7 +307,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     }
 
     /// Gives a request a queue pair. `None` if the peer is rejected.
-    pub(crate) fn incoming(&self, request: ConnectRequest) -> Result<Option<Incoming<SW, RW>>> {
+    pub(crate) fn incoming(&self, request: ConnectRequest) -> Result<Option<Incoming<SW, RW, Q>>> {
         let prepared = self
             .resources(&request)
             .and_then(|(choices, resources)| Ok((choices, resources, self.awaited()?)));
@@ -316,7 +323,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         )
     }
 
-    fn awaited(&self) -> Result<Arc<Handshakes<SW, RW>>> {
+    fn awaited(&self) -> Result<Arc<Handshakes<SW, RW, Q>>> {
         if let Some(awaited) = self.awaited.get() {
             return Ok(Arc::clone(awaited));
         }
@@ -355,9 +362,9 @@ pub struct Refusals {
     pub exhausted: u64,
 }
 
-type Resources<SW, RW> = (Queues, QueuePair<verbs::Rc, Init, SW, RW>);
+type Resources<SW, RW, Q> = (Queues<Q>, QueuePair<verbs::Rc, Init, SW, RW>);
 
-impl<SW, RW> fmt::Debug for Listener<SW, RW> {
+impl<SW, RW, Q: QueueChoice> fmt::Debug for Listener<SW, RW, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
             .field("id", &self.id)
@@ -373,16 +380,16 @@ pub(crate) fn is_of_peer(error: &Error) -> bool {
 /// A connection request with a queue pair for posting receives. Drop rejects the peer.
 #[derive(Debug)]
 #[must_use = "accept the connection, or reject it"]
-pub struct Incoming<SW = Buf, RW = Buf> {
+pub struct Incoming<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     // Dropped before the identifier.
     pub(crate) qp: QueuePair<verbs::Rc, Init, SW, RW>,
     pub(crate) request: ConnectRequest,
-    pub(crate) queues: Queues,
-    pub(crate) handshakes: Arc<Handshakes<SW, RW>>,
-    pub(crate) choices: EndpointBuilder,
+    pub(crate) queues: Queues<Q>,
+    pub(crate) handshakes: Arc<Handshakes<SW, RW, Q>>,
+    pub(crate) choices: EndpointBuilder<Q>,
 }
 
-impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Incoming<SW, RW, Q> {
     receiving!(qp);
 
     /// Protection domain of memory and queue pair. For memory before the handshake, call [`reg_msgs`](Self::reg_msgs) and the
@@ -464,13 +471,13 @@ impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
     /// - `TimedOut`: the [handshake timeout](EndpointBuilder::handshake_timeout) or the builder's timeout has elapsed.
     /// - As for [`ConnectRequest::accept`].
     #[doc(alias = "rdma_accept")]
-    pub fn accept(self) -> Result<Endpoint<SW, RW>> {
+    pub fn accept(self) -> Result<Endpoint<SW, RW, Q>> {
         let deadline = Deadline::after(Some(self.choices.accept_timeout()));
         self.begin()?.wait(deadline)
     }
 
     /// Accepts. The result is the handshake.
-    pub(crate) fn begin(self) -> Result<Awaited<SW, RW>> {
+    pub(crate) fn begin(self) -> Result<Awaited<SW, RW, Q>> {
         let Self {
             qp,
             request,
@@ -489,5 +496,17 @@ impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.request.reject(private_data)
+    }
+}
+
+impl<SW: 'static, RW: 'static> Incoming<SW, RW, SharedQueues> {
+    /// The identity of the queue pair in completions.
+    pub fn qp_id(&self) -> QpId {
+        self.qp.id()
+    }
+
+    /// Sets the program's key of the endpoint, before the peer's first message; see [`Endpoint::set_key`].
+    pub fn set_key(&mut self, key: QpKey) {
+        self.qp.set_key(key);
     }
 }

@@ -7,6 +7,7 @@ mod ending;
 mod handshakes;
 mod incoming;
 mod outgoing;
+mod queues;
 
 use std::{
     io,
@@ -14,12 +15,7 @@ use std::{
     os::fd::BorrowedFd,
 };
 
-use verbs::{
-    CompletionQueue, Context, Error, ProtectionDomain, QueuePair, Result,
-    qp::{Connected, Queued},
-};
-
-use crate::{id::CmId, phases::HasDevice};
+use verbs::{CompletionQueue, Error, Result};
 
 pub use builder::{EndpointBuilder, connect};
 pub use connected::Endpoint;
@@ -33,55 +29,10 @@ pub(crate) use handshakes::Handshakes;
 pub(crate) use incoming::is_of_peer;
 pub use incoming::{Incoming, Listener, Refusals};
 pub use outgoing::Outgoing;
-
-/// Resources of a queue pair.
-#[derive(Debug)]
-pub(crate) struct Queues {
-    pub(crate) pd: ProtectionDomain,
-    pub(crate) send_cq: CompletionQueue,
-    pub(crate) recv_cq: CompletionQueue,
-}
-
-impl Queues {
-    fn new(ctx: &Context, pd: ProtectionDomain, choices: &EndpointBuilder) -> Result<Self> {
-        let cq = |entries: u32| {
-            ctx.cq_builder(entries.max(1))
-                .comp_vector(choices.comp_vector)
-                .waitable()
-                .create()
-        };
-        Ok(Self {
-            pd,
-            send_cq: cq(choices.max_send_wr)?,
-            recv_cq: cq(choices.max_recv_wr)?,
-        })
-    }
-
-    fn create_qp<T: Queued, SW: 'static, RW: 'static>(
-        &self,
-        choices: &EndpointBuilder,
-    ) -> Result<QueuePair<T, verbs::Reset, SW, RW>> {
-        self.pd
-            .qp_builder::<T>(&self.send_cq, &self.recv_cq)
-            .max_send_wr(choices.max_send_wr)
-            .max_recv_wr(choices.max_recv_wr)
-            .max_send_sge(choices.max_send_sge)
-            .max_recv_sge(choices.max_recv_sge)
-            .max_inline_data(choices.max_inline_data)
-            .create_for()
-    }
-
-    /// Creates a queue pair on the queues, ready for receives.
-    fn with_qp<T: Connected, P: HasDevice, SW: 'static, RW: 'static>(
-        id: &CmId<P>,
-        choices: &EndpointBuilder,
-    ) -> Result<(Self, QueuePair<T, verbs::Init, SW, RW>)> {
-        let ctx = id.context()?;
-        let queues = Self::new(&ctx, choices.domain(&ctx)?, choices)?;
-        let qp = id.init_qp(queues.create_qp(choices)?)?;
-        Ok((queues, qp))
-    }
-}
+#[cfg(feature = "tokio")]
+pub(crate) use queues::OwnCqs;
+pub(crate) use queues::Queues;
+pub use queues::{PrivateQueues, QueueChoice, SharedQueues};
 
 /// Tries each address resolved from a name, until one succeeds.
 fn each_addr<T>(

@@ -3,10 +3,18 @@
 use std::net::SocketAddr;
 
 use verbs::{
-    Buf, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result, work::Scatter,
+    Buf, Init, ProtectionDomain, QueuePair, RemoteAccess, RemoteRegion, Result,
+    qp::{QpId, QpKey},
+    work::Scatter,
 };
 
-use super::{Queues, builder::EndpointBuilder, connected::Endpoint, receiving, registration};
+use super::{
+    Queues,
+    builder::EndpointBuilder,
+    connected::Endpoint,
+    queues::{PrivateQueues, QueueChoice, SharedQueues},
+    receiving, registration,
+};
 use crate::{
     channel::EventChannel,
     dial::{self, Deadline, Events, Thread, block},
@@ -29,17 +37,17 @@ use crate::{
 /// ```
 #[derive(Debug)]
 #[must_use = "connect it"]
-pub struct Outgoing<SW = Buf, RW = Buf> {
+pub struct Outgoing<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     // Dropped before the identifier.
     qp: QueuePair<verbs::Rc, Init, SW, RW>,
     id: CmId<RouteResolved>,
-    queues: Queues,
+    queues: Queues<Q>,
     channel: EventChannel,
-    choices: EndpointBuilder,
+    choices: EndpointBuilder<Q>,
 }
 
-impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
-    pub(super) fn resolve(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Outgoing<SW, RW, Q> {
+    pub(super) fn resolve(choices: &EndpointBuilder<Q>, addr: SocketAddr) -> Result<Self> {
         let channel = choices.channel()?;
         let deadline = Deadline::after(choices.timeout);
         let thread = Thread {
@@ -52,7 +60,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
 
     pub(crate) async fn resolve_route(
         events: &impl Events,
-        choices: &EndpointBuilder,
+        choices: &EndpointBuilder<Q>,
         addr: SocketAddr,
     ) -> Result<CmId<RouteResolved>> {
         let end = dial::LocalEnd {
@@ -66,7 +74,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
     pub(crate) fn new(
         channel: EventChannel,
         id: CmId<RouteResolved>,
-        choices: &EndpointBuilder,
+        choices: &EndpointBuilder<Q>,
     ) -> Result<Self> {
         let (queues, qp) = Queues::with_qp(&id, choices)?;
         Ok(Self {
@@ -85,8 +93,8 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
     ) -> (
         CmId<RouteResolved>,
         QueuePair<verbs::Rc, Init, SW, RW>,
-        Queues,
-        EndpointBuilder,
+        Queues<Q>,
+        EndpointBuilder<Q>,
         EventChannel,
     ) {
         (self.id, self.qp, self.queues, self.choices, self.channel)
@@ -110,7 +118,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
     /// # Errors
     /// As for [`EndpointBuilder::connect`]. All posted receives are dropped.
     #[doc(alias = "rdma_connect")]
-    pub fn connect(self) -> Result<Endpoint<SW, RW>> {
+    pub fn connect(self) -> Result<Endpoint<SW, RW, Q>> {
         let Self {
             qp,
             id,
@@ -122,7 +130,7 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
             channel: &channel,
             deadline: Deadline::after(Some(choices.connect_timeout())),
         };
-        let (connection, peer) = block(dial::connect(&thread, id, qp, &choices.param))?;
+        let (connection, peer) = block(dial::connect(&thread, id, qp, &choices.conn_param()))?;
         Ok(Endpoint::new(
             connection,
             peer,
@@ -130,5 +138,17 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
             channel,
             choices.timeout,
         ))
+    }
+}
+
+impl<SW: 'static, RW: 'static> Outgoing<SW, RW, SharedQueues> {
+    /// The identity of the queue pair in completions.
+    pub fn qp_id(&self) -> QpId {
+        self.qp.id()
+    }
+
+    /// Sets the program's key of the endpoint, before the peer's first message; see [`Endpoint::set_key`].
+    pub fn set_key(&mut self, key: QpKey) {
+        self.qp.set_key(key);
     }
 }

@@ -1,8 +1,13 @@
 //! Asynchronous endpoints.
 
 use verbs::{
-    Buf, Completed, CompletionQueue, ProtectionDomain, QueuePair, Result, Rts, cq::Attempts,
-    error::PostError, op::SendRequest, qp::Completion, tokio as watched, work::Scatter,
+    Buf, Completed, ProtectionDomain, QueuePair, Result, Rts, WorkCompletion,
+    cq::Attempts,
+    error::PostError,
+    op::SendRequest,
+    qp::{Completion, QpId, QpKey},
+    tokio as watched,
+    work::Scatter,
 };
 
 use super::{
@@ -12,7 +17,10 @@ use super::{
 };
 use crate::{
     connection::Connection,
-    endpoint::{DISCONNECT_TIMEOUT, Ending, disconnected, unmatched_completion},
+    endpoint::{
+        DISCONNECT_TIMEOUT, Ending, OwnCqs, PrivateQueues, QueueChoice, Queues, SharedQueues,
+        disconnected, unmatched_completion,
+    },
     event::{ConnectFailure, Event},
     id::CmId,
     param::PeerParam,
@@ -26,11 +34,11 @@ use crate::{
 ///
 /// Drop disconnects.
 #[derive(Debug)]
-pub struct Endpoint<SW = Buf, RW = Buf> {
+pub struct Endpoint<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     connection: Connection<SW, RW>,
     peer: PeerParam,
-    send_cq: watched::CompletionQueue,
-    recv_cq: watched::CompletionQueue,
+    pd: ProtectionDomain,
+    cqs: Q::Watched,
     link: AsyncLink,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
     attempts: Option<Attempts>,
@@ -43,7 +51,23 @@ struct AsyncLink {
     ending: Ending,
 }
 
-impl<SW, RW> Endpoint<SW, RW> {
+/// The private completion queues of an endpoint, registered with the runtime.
+#[derive(Debug)]
+pub struct WatchedCqs {
+    send: watched::CompletionQueue,
+    recv: watched::CompletionQueue,
+}
+
+impl WatchedCqs {
+    pub(crate) fn new(cqs: OwnCqs) -> Result<Self> {
+        Ok(Self {
+            send: watched::CompletionQueue::new(cqs.send)?,
+            recv: watched::CompletionQueue::new(cqs.recv)?,
+        })
+    }
+}
+
+impl<SW, RW, Q: QueueChoice> Endpoint<SW, RW, Q> {
     /// Registers an endpoint with the runtime.
     ///
     /// # Errors
@@ -51,42 +75,27 @@ impl<SW, RW> Endpoint<SW, RW> {
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
-    pub fn new(endpoint: crate::Endpoint<SW, RW>) -> Result<Self> {
-        let ending = endpoint.ending();
-        let peer = endpoint.peer_param().clone();
-        let (connection, send_cq, recv_cq, channel) = endpoint.into_parts();
+    pub fn new(endpoint: crate::Endpoint<SW, RW, Q>) -> Result<Self> {
+        let (connection, peer, queues, channel, ending) = endpoint.dismantle();
         let channel = EventChannel::new(channel)?;
-        let mut this = Self::from_parts(connection, peer, send_cq, recv_cq, channel)?;
-        this.link.ending = ending;
-        Ok(this)
+        Self::from_parts(connection, peer, queues, channel, ending)
     }
 
     pub(super) fn from_parts(
         connection: Connection<SW, RW>,
         peer: PeerParam,
-        send_cq: CompletionQueue,
-        recv_cq: CompletionQueue,
+        queues: Queues<Q>,
         channel: EventChannel,
+        ending: Ending,
     ) -> Result<Self> {
         Ok(Self {
             connection,
             peer,
-            send_cq: watched::CompletionQueue::new(send_cq)?,
-            recv_cq: watched::CompletionQueue::new(recv_cq)?,
-            link: AsyncLink {
-                channel,
-                ending: Ending::open(),
-            },
+            pd: queues.pd,
+            cqs: Q::watch(queues.cqs)?,
+            link: AsyncLink { channel, ending },
             attempts: None,
         })
-    }
-
-    /// Splits the endpoint into halves, so that one task or two can wait for sends and receives at once. The
-    /// connection ends when both halves are dropped.
-    pub fn into_split(self) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
-        let AsyncLink { channel, ending } = self.link;
-        let queues = (self.send_cq, self.recv_cq);
-        halves::split(self.connection, self.peer, queues, channel, ending)
     }
 
     /// The identifier, with addresses, device and route.
@@ -101,7 +110,7 @@ impl<SW, RW> Endpoint<SW, RW> {
 
     /// Protection domain of memory and queue pair.
     pub fn pd(&self) -> &ProtectionDomain {
-        self.connection.qp().pd()
+        &self.pd
     }
 
     /// The queue pair, for posting requests.
@@ -132,64 +141,6 @@ impl<SW, RW> Endpoint<SW, RW> {
         RW: Scatter,
     {
         self.qp_mut().post_recv(work)
-    }
-
-    /// Waits until a send, read or write has completed, and returns the payload.
-    ///
-    /// Cancel safe: no completion is lost.
-    ///
-    /// # Errors
-    /// - `NotConnected`: the connection has ended, and no request is in flight.
-    /// - The errors of [`poll`](CompletionQueue::poll).
-    ///
-    /// # Panics
-    /// Outside of a runtime with time enabled.
-    pub async fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
-        const CALL: &str = "tokio::Endpoint::send_comp";
-        let in_flight = self.connection.qp().send_queue().in_flight();
-        let queue = &mut self.send_cq;
-        self.link
-            .wait(CALL, queue, &mut self.connection, in_flight)
-            .await?;
-        match self.send_cq.get_mut().poll()?.next() {
-            Some(wc) => {
-                self.attempts = self.connection.attempts(wc.status());
-                match self.connection.qp_mut().complete(wc) {
-                    Ok(Completed::Send(completion)) => {
-                        Ok(completion.with_attempts(self.attempts.as_ref()))
-                    }
-                    _ => Err(unmatched_completion(CALL)),
-                }
-            }
-            // Unreachable: a completion is pending, and this is the only consumer.
-            None => Err(unmatched_completion(CALL)),
-        }
-    }
-
-    /// Waits until a message has arrived, and returns the memory.
-    ///
-    /// Cancel safe: no completion is lost.
-    ///
-    /// # Errors
-    /// As for [`send_comp`](Self::send_comp).
-    ///
-    /// # Panics
-    /// As for [`send_comp`](Self::send_comp).
-    pub async fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
-        const CALL: &str = "tokio::Endpoint::recv_comp";
-        let in_flight = self.connection.qp().receive_queue().in_flight();
-        let queue = &mut self.recv_cq;
-        self.link
-            .wait(CALL, queue, &mut self.connection, in_flight)
-            .await?;
-        match self.recv_cq.get_mut().poll()?.next() {
-            Some(wc) => match self.connection.qp_mut().complete(wc) {
-                Ok(Completed::Receive(completion)) => Ok(completion),
-                _ => Err(unmatched_completion(CALL)),
-            },
-            // Unreachable: a completion is pending, and this is the only consumer.
-            None => Err(unmatched_completion(CALL)),
-        }
     }
 
     /// Ends the connection, and waits until the peer has answered, at most 60 s.
@@ -253,6 +204,99 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Why the connection has ended; see [`crate::Endpoint::end_cause`].
     pub fn end_cause(&self) -> Option<ConnectFailure> {
         self.link.ending.cause()
+    }
+}
+
+impl<SW, RW> Endpoint<SW, RW> {
+    /// Splits the endpoint into halves, so that one task or two can wait for sends and receives at once. The
+    /// connection ends when both halves are dropped.
+    pub fn into_split(self) -> (SendHalf<SW, RW>, RecvHalf<SW, RW>) {
+        let AsyncLink { channel, ending } = self.link;
+        let queues = (self.cqs.send, self.cqs.recv);
+        halves::split(self.connection, self.peer, queues, channel, ending)
+    }
+
+    /// Waits until a send, read or write has completed, and returns the payload.
+    ///
+    /// Cancel safe: no completion is lost.
+    ///
+    /// # Errors
+    /// - `NotConnected`: the connection has ended, and no request is in flight.
+    /// - The errors of [`poll`](verbs::CompletionQueue::poll).
+    ///
+    /// # Panics
+    /// Outside of a runtime with time enabled.
+    pub async fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
+        const CALL: &str = "tokio::Endpoint::send_comp";
+        let in_flight = self.connection.qp().send_queue().in_flight();
+        let queue = &mut self.cqs.send;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight)
+            .await?;
+        match self.cqs.send.get_mut().poll()?.next() {
+            Some(wc) => {
+                self.attempts = self.connection.attempts(wc.status());
+                match self.connection.qp_mut().complete(wc) {
+                    Ok(Completed::Send(completion)) => {
+                        Ok(completion.with_attempts(self.attempts.as_ref()))
+                    }
+                    _ => Err(unmatched_completion(CALL)),
+                }
+            }
+            // Unreachable: a completion is pending, and this is the only consumer.
+            None => Err(unmatched_completion(CALL)),
+        }
+    }
+
+    /// Waits until a message has arrived, and returns the memory.
+    ///
+    /// Cancel safe: no completion is lost.
+    ///
+    /// # Errors
+    /// As for [`send_comp`](Self::send_comp).
+    ///
+    /// # Panics
+    /// As for [`send_comp`](Self::send_comp).
+    pub async fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
+        const CALL: &str = "tokio::Endpoint::recv_comp";
+        let in_flight = self.connection.qp().receive_queue().in_flight();
+        let queue = &mut self.cqs.recv;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight)
+            .await?;
+        match self.cqs.recv.get_mut().poll()?.next() {
+            Some(wc) => match self.connection.qp_mut().complete(wc) {
+                Ok(Completed::Receive(completion)) => Ok(completion),
+                _ => Err(unmatched_completion(CALL)),
+            },
+            // Unreachable: a completion is pending, and this is the only consumer.
+            None => Err(unmatched_completion(CALL)),
+        }
+    }
+}
+
+/// An endpoint on the program's [completion queues](crate::EndpointBuilder::cqs), which a task of the program waits for, such as by
+/// [`verbs::tokio::CompletionQueue`].
+impl<SW, RW> Endpoint<SW, RW, SharedQueues> {
+    /// The identity of the queue pair in completions.
+    pub fn qp_id(&self) -> QpId {
+        self.connection.qp().id()
+    }
+
+    /// Sets the program's key for the endpoint; see [`crate::Endpoint::set_key`].
+    pub fn set_key(&mut self, key: QpKey) {
+        self.connection.qp_mut().set_key(key);
+    }
+
+    /// Returns the work completed by `wc`; see [`crate::Endpoint::complete`].
+    ///
+    /// # Errors
+    /// As for [`crate::Endpoint::complete`].
+    pub fn complete<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completed<'p, SW, RW>, WorkCompletion<'p>> {
+        self.connection.qp_mut().complete(wc)
     }
 }
 

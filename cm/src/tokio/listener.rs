@@ -11,14 +11,14 @@ use verbs::{Buf, Result};
 
 use super::{First, at_most, channel::Watch, endpoint::Endpoint, first, in_time};
 use crate::{
-    endpoint::{self, EndpointBuilder, Handshakes, Refusals},
+    endpoint::{self, EndpointBuilder, Handshakes, PrivateQueues, QueueChoice, Refusals},
     param::PeerParam,
 };
 
 /// An asynchronous [listener](crate::Listener), shared by any number of tasks.
 #[derive(Debug)]
-pub struct Listener<SW = Buf, RW = Buf> {
-    listener: endpoint::Listener<SW, RW>,
+pub struct Listener<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
+    listener: endpoint::Listener<SW, RW, Q>,
     watch: Watch,
     handshakes: Watch,
     /// Of the handshakes of [`Incoming::accept`], registered for the first request.
@@ -38,7 +38,7 @@ impl Listener {
     }
 }
 
-impl<SW: 'static, RW: 'static> Listener<SW, RW> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Listener<SW, RW, Q> {
     /// Listens on `addr`, with the given configuration.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
-    pub fn bind_with(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+    pub fn bind_with(choices: &EndpointBuilder<Q>, addr: SocketAddr) -> Result<Self> {
         let listener = choices.listen_for(addr)?;
         Ok(Self {
             watch: Watch::new(listener.channel())?,
@@ -67,7 +67,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Errors
     /// As for [`Listener::request`](crate::Listener::request).
-    pub async fn request(&self) -> Result<Incoming<SW, RW>> {
+    pub async fn request(&self) -> Result<Incoming<SW, RW, Q>> {
         loop {
             let event = self.watch.wait(self.listener.channel()).await?;
             if let Some(request) = self.listener.understand(event)?
@@ -79,7 +79,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         }
     }
 
-    fn awaited(&self, handshakes: &Handshakes<SW, RW>) -> Result<Arc<Watch>> {
+    fn awaited(&self, handshakes: &Handshakes<SW, RW, Q>) -> Result<Arc<Watch>> {
         if let Some(awaited) = self.awaited.get() {
             return Ok(Arc::clone(awaited));
         }
@@ -102,7 +102,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     ///
     /// # Panics
     /// Outside of a runtime with time enabled, if a handshake is incomplete.
-    pub async fn accept(&self) -> Result<Endpoint<SW, RW>> {
+    pub async fn accept(&self) -> Result<Endpoint<SW, RW, Q>> {
         // A pending connection counts against the task's budget, too.
         coop::consume_budget().await;
         loop {
@@ -125,19 +125,19 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
 /// An incoming [request](crate::Incoming). Drop rejects the peer.
 #[derive(Debug)]
 #[must_use = "accept the connection, or reject it"]
-pub struct Incoming<SW = Buf, RW = Buf> {
-    incoming: endpoint::Incoming<SW, RW>,
+pub struct Incoming<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
+    incoming: endpoint::Incoming<SW, RW, Q>,
     watch: Arc<Watch>,
 }
 
-impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
+impl<SW: 'static, RW: 'static, Q: QueueChoice> Incoming<SW, RW, Q> {
     /// Parameters of the peer's request.
     pub fn param(&self) -> &PeerParam {
         self.incoming.param()
     }
 
     /// The request, for registering memory and posting receives.
-    pub fn get_mut(&mut self) -> &mut endpoint::Incoming<SW, RW> {
+    pub fn get_mut(&mut self) -> &mut endpoint::Incoming<SW, RW, Q> {
         &mut self.incoming
     }
 
@@ -150,7 +150,7 @@ impl<SW: 'static, RW: 'static> Incoming<SW, RW> {
     ///
     /// # Panics
     /// Outside of a runtime with I/O and time enabled.
-    pub async fn accept(self) -> Result<Endpoint<SW, RW>> {
+    pub async fn accept(self) -> Result<Endpoint<SW, RW, Q>> {
         let Self { incoming, watch } = self;
         let timeout = incoming.choices.accept_timeout();
         let handshake = incoming.begin()?;

@@ -44,12 +44,13 @@ use verbs::{Error, Result};
 
 use crate::{
     dial::{self, Events},
-    endpoint::{EndpointBuilder, Outgoing},
+    endpoint::{Ending, EndpointBuilder, Outgoing, QueueChoice},
     event::Event,
 };
 
 pub use channel::EventChannel;
 pub use endpoint::Endpoint;
+pub(crate) use endpoint::WatchedCqs;
 pub use halves::{RecvHalf, SendHalf};
 pub use listener::{Incoming, Listener};
 
@@ -76,17 +77,17 @@ pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
 ///
 /// # Panics
 /// Outside of a runtime with I/O and time enabled.
-pub async fn connect_with<SW: 'static, RW: 'static>(
-    choices: &EndpointBuilder,
+pub async fn connect_with<SW: 'static, RW: 'static, Q: QueueChoice>(
+    choices: &EndpointBuilder<Q>,
     addr: SocketAddr,
-    prepare: impl FnOnce(&mut Outgoing<SW, RW>) -> Result<()>,
-) -> Result<Endpoint<SW, RW>> {
-    let channel = EventChannel::new(crate::EventChannel::new()?)?;
+    prepare: impl FnOnce(&mut Outgoing<SW, RW, Q>) -> Result<()>,
+) -> Result<Endpoint<SW, RW, Q>> {
+    let channel = EventChannel::new(choices.channel()?)?;
     let task = Task {
         channel: &channel,
         timeout: choices.timeout_of_steps(),
     };
-    let id = Outgoing::<SW, RW>::resolve_route(&task, choices, addr).await?;
+    let id = Outgoing::<SW, RW, Q>::resolve_route(&task, choices, addr).await?;
     let mut outgoing = Outgoing::new(channel.into_inner(), id, choices)?;
     prepare(&mut outgoing)?;
     let (id, qp, queues, choices, channel) = outgoing.dismantle();
@@ -95,9 +96,10 @@ pub async fn connect_with<SW: 'static, RW: 'static>(
         channel: &channel,
         timeout: None,
     };
-    let connected = dial::connect(&task, id, qp, &choices.param);
+    let param = choices.conn_param();
+    let connected = dial::connect(&task, id, qp, &param);
     let (connection, peer) = in_time("rdma_connect", choices.connect_timeout(), connected).await?;
-    Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
+    Endpoint::from_parts(connection, peer, queues, channel, Ending::open())
 }
 
 /// An asynchronous waiter.

@@ -22,6 +22,7 @@ mod pyverbs;
 mod refused_batches;
 #[path = "../shared/resources.rs"]
 mod resources;
+mod shared_queues;
 mod support;
 mod tasks;
 #[path = "../shared/unresponsive_hosts.rs"]

@@ -30,6 +30,8 @@ mod pyverbs;
 #[path = "../../../cm/tests/device/refused_batches.rs"]
 mod refused_batches;
 mod resources;
+#[path = "../../../cm/tests/device/shared_queues.rs"]
+mod shared_queues;
 #[path = "../../../cm/tests/device/support.rs"]
 mod support;
 #[path = "../../../cm/tests/device/tasks.rs"]

@@ -1,6 +1,6 @@
 //! Ends of connections, awaited by an endpoint without requests in flight, and the type of service.
 
-use std::{io, sync::mpsc, thread};
+use std::{io, net::SocketAddr, sync::mpsc, thread};
 
 use cm::{ConnectFailure, Endpoint, EndpointBuilder, Listener};
 use softnic::{Fabric, Host};
@@ -109,6 +109,67 @@ fn task_and_both_halves_learn_of_the_peers_disconnect() {
         waited.unwrap();
         closing.join().unwrap().unwrap();
     }
+    drop(runtime);
+}
+
+/// The cause of the end after the loss of the device, of each kind of endpoint.
+#[test]
+fn every_endpoint_has_the_cause_of_its_end() {
+    let fabric = Fabric::new();
+    let [service, client, _] = hosts(&fabric);
+    let runtime = runtime(&client);
+    let removed = Some(ConnectFailure::DeviceRemoved);
+    let datagrams = client.run(|| builder().bind(SocketAddr::new(client.addr(), 0)));
+    let mut datagrams = datagrams.unwrap();
+    assert_eq!(datagrams.end_cause(), None);
+    let device = client.run(|| cm::devices().unwrap().remove(0));
+    let cq = device.create_cq(64).unwrap();
+    let on_shared = builder().cqs(&cq, &cq);
+    let listener = service.run(|| Listener::bind(ADDR).unwrap());
+    let accepting = service.spawn(move || [(); 4].map(|()| listener.accept().unwrap()));
+    let connecting = [(); 3].map(|()| client.run(|| builder().connect(ADDR).unwrap()));
+    let mut shared = client.run(|| on_shared.connect(ADDR).unwrap());
+    let servers = accepting.join().unwrap();
+    let [mut blocking, task, halves] = connecting;
+    let (mut task, mut sender, mut receiver) = runtime.block_on(async {
+        let task = cm::tokio::Endpoint::new(task).unwrap();
+        let (sender, receiver) = cm::tokio::Endpoint::new(halves).unwrap().into_split();
+        (task, sender, receiver)
+    });
+    fabric.kill(&client);
+    blocking.wait_disconnected().unwrap();
+    shared.wait_disconnected().unwrap();
+    assert!(shared.check_disconnected().unwrap());
+    let ends = async {
+        task.wait_disconnected().await.unwrap();
+        sender.wait_disconnected().await.unwrap();
+        receiver.wait_disconnected().await.unwrap();
+        let error = receiver.recv_comp().await.unwrap_err();
+        assert_eq!(ConnectFailure::of(&error), removed.as_ref());
+        let error = task.send_comp().await.unwrap_err();
+        assert_eq!(ConnectFailure::of(&error), removed.as_ref());
+    };
+    runtime
+        .block_on(async { tokio::time::timeout(TEST_TIMEOUT, ends).await })
+        .unwrap();
+    for error in [
+        blocking.recv_comp().map(drop).unwrap_err(),
+        datagrams.recv_comp().map(drop).unwrap_err(),
+        datagrams.send_comp().map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
+        assert_eq!(ConnectFailure::of(&error), removed.as_ref());
+    }
+    let causes = [
+        blocking.end_cause(),
+        shared.end_cause(),
+        task.end_cause(),
+        sender.end_cause(),
+        receiver.end_cause(),
+        datagrams.end_cause(),
+    ];
+    assert_eq!(causes, [(); 6].map(|()| removed.clone()));
+    drop((blocking, shared, task, sender, receiver, datagrams, servers));
     drop(runtime);
 }
 
