@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
     dispatch::RawEvent,
     event::Event,
     posted::{Posted, PostedEvents},
+    reaper::Reaper,
     registry::{Key, Registry},
 };
 
@@ -57,6 +58,8 @@ pub(crate) struct ChannelHandle {
     /// identifier has a key.
     dispatch: Mutex<()>,
     contexts: Mutex<Contexts>,
+    /// Destroys the channel's identifiers, if set.
+    reaper: OnceLock<Reaper>,
 }
 
 // INVARIANT: open, and closed only in `drop`.
@@ -107,6 +110,7 @@ impl EventChannel {
             registry: Mutex::default(),
             dispatch: Mutex::default(),
             contexts: Mutex::default(),
+            reaper: OnceLock::new(),
         };
         Ok(Self {
             handle: Arc::new(handle),
@@ -232,6 +236,13 @@ impl EventChannel {
         id.is_some()
     }
 
+    /// Lets threads of `reaper` destroy the identifiers on this channel from now on, so that their drop, [`cancel`](Self::cancel) and
+    /// the drop of the channel do not block. The address of a dropped listener may then be in use for a moment. The first call of
+    /// a channel counts; the result is whether this is the first.
+    pub fn set_reaper(&self, reaper: &Reaper) -> bool {
+        self.handle.reaper.set(reaper.clone()).is_ok()
+    }
+
     /// The C object, for calls not wrapped by this crate. Valid for as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::rdma_event_channel {
         self.handle.as_ptr()
@@ -284,6 +295,10 @@ impl ChannelHandle {
     /// parent's then, and another thread of the parent may have held any lock.
     pub(crate) fn is_inherited(&self) -> bool {
         self.raw.is_inherited()
+    }
+
+    pub(crate) fn reaper(&self) -> Option<&Reaper> {
+        self.reaper.get()
     }
 
     /// Devices of the identifiers of this channel.

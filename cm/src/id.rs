@@ -34,7 +34,8 @@ use crate::{
 /// Asynchronous calls consume the identifier, which then belongs to the channel; the final event returns the
 /// identifier in the next phase. Drop destroys the identifier, and cancels any call in progress. Drop blocks until
 /// the kernel's last message for the identifier has been answered or the retransmissions are exhausted: milliseconds
-/// as a rule, more than a minute on Linux 6.1 if the peer is gone after a [notification](EventChannel::notify).
+/// as a rule, more than a minute on Linux 6.1 if the peer is gone after a [notification](EventChannel::notify). A
+/// [reaper](EventChannel::set_reaper) destroys the identifiers of its channels in threads: then drop does not block.
 #[doc(alias = "rdma_cm_id")]
 #[doc(alias = "rdma_destroy_id")]
 pub struct CmId<P: IdPhase> {
@@ -44,7 +45,7 @@ pub struct CmId<P: IdPhase> {
 
 /// The C object with the registry entry.
 pub(crate) struct RawId {
-    // INVARIANT: created, and destroyed only in `drop`.
+    // INVARIANT: created, and destroyed only after `drop`.
     raw: NonNull<ffi::rdma_cm_id>,
     key: Key,
     channel: Arc<ChannelHandle>,
@@ -136,15 +137,43 @@ impl Drop for RawId {
         }
         // A pending identifier is removed before being dropped, so none is found here.
         drop(self.channel.registry().remove(self.key));
+        let last = LastUse {
+            raw: self.raw,
+            channel: Arc::clone(&self.channel),
+        };
+        match self.channel.reaper() {
+            Some(reaper) => reaper.destroy(last),
+            None => drop(last),
+        }
+        #[cfg(feature = "tracing")]
+        if self.span.has_begun() {
+            note!(debug, self, "destroyed");
+        }
+    }
+}
+
+/// An identifier to be destroyed, without a registry entry.
+struct LastUse {
+    // INVARIANT: created, with no other user, and destroyed only in `drop`.
+    raw: NonNull<ffi::rdma_cm_id>,
+    /// Open until the identifier is destroyed.
+    channel: Arc<ChannelHandle>,
+}
+
+// SAFETY: the only user. Assumption: calls of librdmacm may be made from any thread.
+unsafe impl Send for LastUse {}
+
+impl Drop for LastUse {
+    fn drop(&mut self) {
+        // A child of a fork has the parent's queue of a reaper.
+        if self.channel.is_inherited() {
+            return;
+        }
         // SAFETY: the identifier exists and is destroyed once, here; the channel is open, being dropped after the
         // identifier. Every event is acknowledged right after reading, so librdmacm waits for none; the kernel waits
         // for its own message, with bounded retransmissions. The call fails only on a broken channel, with no possible
         // remedy.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
-        #[cfg(feature = "tracing")]
-        if self.span.has_begun() {
-            note!(debug, self, "destroyed");
-        }
     }
 }
 

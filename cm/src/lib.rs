@@ -167,6 +167,7 @@ pub mod phases;
 mod port_space;
 mod posted;
 mod qp;
+mod reaper;
 mod registry;
 mod resolve;
 #[cfg(feature = "tokio")]
@@ -193,6 +194,7 @@ pub use multicast::{Membership, MulticastGroup};
 pub use param::{ConnParam, PeerParam};
 pub use path::PathRecord;
 pub use port_space::PortSpace;
+pub use reaper::Reaper;
 pub use registry::Key;
 pub use verbs::{
     Error, Result,

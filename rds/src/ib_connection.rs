@@ -9,7 +9,7 @@ use std::{
 };
 
 use cm::{
-    CmId, ConnParam, EventChannel, Key,
+    CmId, ConnParam, EventChannel, Key, Reaper,
     phases::{Connected, HasDevice},
 };
 use verbs::{
@@ -21,7 +21,6 @@ use verbs::{
 
 use crate::{
     device::{Device, SharedCq},
-    engine::Reaper,
     outbound::Payload,
     proto::{
         connection::{Completion, Tag},

@@ -19,6 +19,7 @@ use crate::{
     channel::EventChannel,
     half_open::{ACCEPT_TIMEOUT, CONNECT_TIMEOUT},
     param::ConnParam,
+    reaper::Reaper,
 };
 
 /// Connects to a listener, with the defaults of [`EndpointBuilder`].
@@ -76,6 +77,7 @@ pub struct EndpointBuilder<Q = PrivateQueues> {
     pub(super) timeout: Option<Duration>,
     pub(super) handshake_timeout: Option<Duration>,
     pub(super) domains: Vec<ProtectionDomain>,
+    pub(super) reaper: Option<Reaper>,
     pub(super) queues: Q,
 }
 
@@ -95,6 +97,7 @@ impl Default for EndpointBuilder {
             timeout: None,
             handshake_timeout: None,
             domains: Vec::new(),
+            reaper: None,
             queues: PrivateQueues,
         }
     }
@@ -195,6 +198,7 @@ impl EndpointBuilder {
             timeout: self.timeout,
             handshake_timeout: self.handshake_timeout,
             domains: self.domains,
+            reaper: self.reaper,
             queues,
         }
     }
@@ -324,6 +328,13 @@ impl<Q: QueueChoice> EndpointBuilder<Q> {
         self
     }
 
+    /// Lets threads of `reaper` destroy the identifiers of endpoints and of their failed attempts, so that dropping them does not
+    /// block a thread that polls for others.
+    pub fn reaper(mut self, reaper: &Reaper) -> Self {
+        self.reaper = Some(reaper.clone());
+        self
+    }
+
     /// Connects, trying each address resolved from `addr`.
     ///
     /// # Errors
@@ -430,7 +441,12 @@ impl<Q: QueueChoice> EndpointBuilder<Q> {
         self.timeout
     }
 
+    /// A channel whose identifiers the reaper destroys, if any.
     pub(crate) fn channel(&self) -> Result<EventChannel> {
-        EventChannel::new()
+        let channel = EventChannel::new()?;
+        if let Some(reaper) = &self.reaper {
+            channel.set_reaper(reaper);
+        }
+        Ok(channel)
     }
 }

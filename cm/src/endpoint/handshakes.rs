@@ -23,6 +23,7 @@ use crate::{
     id::CmId,
     param::PeerParam,
     phases::Connected,
+    reaper::Reaper,
     registry::Key,
 };
 
@@ -41,6 +42,8 @@ pub(crate) struct Handshakes<SW, RW, Q: QueueChoice> {
     /// Notified when an awaited handshake has ended, for the thread that sleeps on the channel.
     event: EventFd,
     channel: EventChannel,
+    /// Destroys the identifiers of the connections, if any.
+    reaper: Option<Reaper>,
     timeout: Duration,
     limit: usize,
     /// Whether a call waits for each handshake, and takes its outcome. Otherwise connections are taken by any call, and
@@ -92,6 +95,7 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Handshakes<SW, RW, Q> {
             changed: Condvar::new(),
             event: EventFd::new()?,
             channel: choices.channel()?,
+            reaper: choices.reaper.clone(),
             timeout: choices.accept_timeout(),
             limit: usize::try_from(choices.backlog)
                 .unwrap_or(usize::MAX)
@@ -311,7 +315,12 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Handshakes<SW, RW, Q> {
         loop {
             match EventChannel::new() {
                 Err(err) if is_exhausted(&err) && self.displace() => {}
-                other => return other,
+                created => {
+                    if let (Ok(channel), Some(reaper)) = (&created, &self.reaper) {
+                        channel.set_reaper(reaper);
+                    }
+                    return created;
+                }
             }
         }
     }

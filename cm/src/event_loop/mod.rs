@@ -104,7 +104,7 @@ pub use self::{
 };
 use self::{connections::Peers, device::Device, peer::Peer, settings::Settings};
 use crate::{
-    CmId, ConnectFailure, ConnectRequest, Event, EventChannel, Key,
+    CmId, ConnectFailure, ConnectRequest, Event, EventChannel, Key, Reaper,
     by_address::{PeerIp, peer_ip},
     half_open::HalfOpen,
     phases::{HasDevice, Listening},
@@ -116,6 +116,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of connections that give way to one request without resources: one frees about as much as the next needs,
 /// but an error of the protocol may have another reason.
 const MAX_DISPLACED: u32 = 4;
+
+/// Maximum time at the end of a loop for the destruction of its identifiers. Afterwards threads destroy the rest.
+const REAPER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of pending connection requests.
 const BACKLOG: u32 = 128;
@@ -131,6 +134,8 @@ pub struct EventLoop<P: Protocol> {
     device: Option<Device>,
     listener: Option<CmId<Listening>>,
     channel: EventChannel,
+    /// Destroys the identifiers, so that a peer's end delays no other peer.
+    reaper: Reaper,
     protocol: P,
     handle: Handle,
     settings: Settings,
@@ -181,13 +186,16 @@ impl<P: Protocol> EventLoop<P> {
     }
 
     fn new(protocol: P, limit: Option<u32>) -> Result<Self, Failure> {
+        let (channel, reaper) = (EventChannel::new()?, Reaper::default());
+        channel.set_reaper(&reaper);
         Ok(Self {
             peers: Peers::new(),
             half_open: HalfOpen::new(),
             making: None,
             device: None,
             listener: None,
-            channel: EventChannel::new()?,
+            channel,
+            reaper,
             protocol,
             handle: Handle::new()?,
             settings: Settings::new(),
@@ -277,7 +285,14 @@ impl<P: Protocol> EventLoop<P> {
     ///   [`Protocol::connection_failed`].
     /// - The connection to a server has not been made, or the device has been removed.
     /// - An error of [`Protocol::woken`] or [`Protocol::tick`].
-    pub fn run(mut self) -> Result<P, P::Error> {
+    pub fn run(self) -> Result<P, P::Error> {
+        let reaper = self.reaper.clone();
+        let outcome = self.run_to_end();
+        reaper.wait(REAPER_TIMEOUT);
+        outcome
+    }
+
+    fn run_to_end(mut self) -> Result<P, P::Error> {
         let start = Instant::now();
         let is_active = self.listener.is_none();
         // Of the active side's handshake; of a stop; of the next tick.
@@ -537,6 +552,9 @@ impl<P: Protocol> EventLoop<P> {
 
     /// Checks the limits for a request from an address. Another connection may give way.
     fn admit(&mut self, addr: PeerIp) -> Result<(), Failure> {
+        if self.reaper.is_overloaded() {
+            return Err(Failure::ConnectionLimit);
+        }
         if self.peers.count(addr) >= self.settings.per_address() {
             let (_, id) = self
                 .half_open

@@ -8,7 +8,6 @@ mod listening;
 mod local_rdma;
 mod operations;
 mod options;
-mod reaper;
 mod recovery;
 mod schedule;
 mod state;
@@ -28,7 +27,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use cm::{Event, EventChannel};
+use cm::{Event, EventChannel, Reaper};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use verbs::{
     fd::NotifyFd,
@@ -39,12 +38,14 @@ use verbs::{
 pub(crate) use exports::{Exported, PAGE, random_address};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
-pub(crate) use reaper::Reaper;
 pub(crate) use state::EngineState;
 use transport::Transport;
 pub(crate) use waiting::{Guard, WaitMode};
 
 use crate::{device::OpenDevices, proto::SocketId, socket::Socket};
+
+/// How long the shutdown of an engine waits for identifiers to be destroyed.
+const REAPER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
@@ -269,7 +270,7 @@ impl Shared {
         }
         self.run_jobs();
         survive(|| self.lock_here().end(&self.channel));
-        self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
+        self.reaper.wait(REAPER_TIMEOUT);
     }
 
     /// Handles events, expired timers and completions, makes the requested calls, or sleeps. Returns whether there may be

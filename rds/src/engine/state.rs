@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{ConnectRequest, EventChannel};
+use cm::{ConnectRequest, EventChannel, Reaper};
 use verbs::event::EventType;
 
 use super::{
-    EngineOptions, Reaper,
+    EngineOptions,
     exports::{Exported, Exports},
     listening::Listeners,
     operations::Operations,

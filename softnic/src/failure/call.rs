@@ -168,6 +168,7 @@ calls! {
         CreateEventChannel "rdma_create_event_channel",
         GetCmEvent "rdma_get_cm_event",
         CreateId "rdma_create_id",
+        DestroyId "rdma_destroy_id",
         CreateEp "rdma_create_ep",
         MigrateId "rdma_migrate_id",
         GetDevices "rdma_get_devices",

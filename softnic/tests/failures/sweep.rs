@@ -15,22 +15,24 @@ use cm::{EndpointBuilder, Listener};
 use softnic::{Call, Fabric, When};
 
 /// Calls that destroy an object; a failed one leaves the object.
-const RELEASES: [Call; 5] = [
+const RELEASES: [Call; 6] = [
     Call::DeallocPd,
     Call::DeregMr,
     Call::DestroyCompChannel,
     Call::DestroyCq,
     Call::DestroyQp,
+    Call::DestroyId,
 ];
 
 /// Calls of which some failures are in no error.
-const SILENT: [Call; 6] = [
+const SILENT: [Call; 7] = [
     Call::DeallocPd,
     Call::DeregMr,
     Call::DestroyCompChannel,
     Call::DestroyCq,
     Call::PollCq,
     Call::DestroyQp,
+    Call::DestroyId,
 ];
 
 /// Some of the calls of the exchange.

@@ -28,6 +28,13 @@ pub(crate) struct Observed {
     ticks: usize,
 }
 
+impl Observed {
+    /// Number of connections ended after the established event.
+    pub(crate) fn closed(&self) -> usize {
+        self.closed
+    }
+}
+
 /// Echoes messages, and sends each message handed in by `outbox` to all connections.
 pub(crate) struct Echo {
     observed: Arc<Mutex<Observed>>,

@@ -5,6 +5,7 @@
 mod attacks;
 mod child;
 mod descriptors;
+mod destruction;
 mod endpoints;
 mod ends;
 mod event_loop;

@@ -352,6 +352,9 @@ unsafe fn create_waiting(
 pub(super) unsafe extern "C" fn rdma_destroy_id(raw: *mut ffi::rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let id = unsafe { Id::borrow(raw) };
+    if let Err(errno) = id.port().attempt(Call::DestroyId) {
+        return failed(errno);
+    }
     // SAFETY: the caller has exclusive use of the identifier.
     let private_channel = unsafe { endpoint::leave_channel(raw) };
     let num = id.num();

@@ -1,13 +1,4 @@
-//! Destroys connection manager identifiers in background threads.
-//!
-//! `rdma_destroy_id` blocks until the kernel's connection manager is done with the messages of a
-//! connection. On Linux 6.1 this can take more than a minute: if `rdma_notify` reports a missing
-//! RTU and the connection ends before the kernel has processed the report, the kernel retransmits
-//! the REP, which it should have cancelled.
-//!
-//! A peer controls how often this happens, by connecting and disconnecting. So the number of
-//! threads is bounded, further identifiers queue, and while the queue is long, connection requests
-//! are rejected.
+//! Destroys identifiers in background threads.
 
 use std::{
     collections::VecDeque,
@@ -18,13 +9,10 @@ use std::{
 
 use verbs::panics::survive;
 
-/// How long the shutdown of an engine waits for identifiers to be destroyed.
-pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Maximum number of threads.
 const MAX_THREADS: usize = 16;
 
-/// Queue length from which connection requests are rejected.
+/// Queue length from which a server rejects connection requests.
 const MAX_QUEUED: usize = 1024;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -60,9 +48,32 @@ impl ReaperShared {
     }
 }
 
-/// Destroys values in background threads.
+/// Destroys identifiers in background threads, so that no polling thread blocks.
+///
+/// `rdma_destroy_id` blocks until the kernel's connection manager is done with the messages of a connection. On Linux 6.1 this
+/// can take more than a minute: if [`notify`](crate::EventChannel::notify) reports a missing RTU and the connection ends before the
+/// kernel has processed the report, the kernel retransmits the REP, which it should have cancelled.
+///
+/// The identifiers of a channel [with a reaper](crate::EventChannel::set_reaper) are destroyed there, and so are the endpoints of
+/// a [builder](crate::EndpointBuilder::reaper) with one: their drop does not wait. Other values are handed over by
+/// [`destroy`](Self::destroy).
+///
+/// A peer controls how often a destruction takes long, by connecting and disconnecting. So at most 16 threads destroy,
+/// further values queue, and a server rejects connection requests while the queue [is long](Self::is_overloaded). Threads exit
+/// without work. Clones share queue and threads. Values pending at the end of the process are the kernel's to release.
+///
+/// # Examples
+/// ```
+/// # let _server = doctest::server();
+/// use std::time::Duration;
+/// let reaper = cm::Reaper::default();
+/// let endpoint = cm::EndpointBuilder::new().reaper(&reaper).connect("10.9.0.1:7471")?;
+/// drop(endpoint); // does not wait for the connection manager
+/// assert!(reaper.wait(Duration::from_secs(60)), "everything is destroyed");
+/// # Ok::<(), verbs::Error>(())
+/// ```
 #[derive(Clone, Default)]
-pub(crate) struct Reaper(Arc<ReaperShared>);
+pub struct Reaper(Arc<ReaperShared>);
 
 impl fmt::Debug for Reaper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,14 +82,14 @@ impl fmt::Debug for Reaper {
 }
 
 impl Reaper {
-    /// Drops `what` in a background thread: see [`run`](Self::run).
-    pub(crate) fn destroy(&self, what: impl Send + 'static) {
+    /// Drops a value, such as a [`ConnectRequest`](crate::ConnectRequest), in a background thread. Blocks only if no thread
+    /// can be spawned.
+    pub fn destroy(&self, what: impl Send + 'static) {
         self.run(move || drop(what));
     }
 
-    /// Makes a call in a background thread, of at most [`MAX_THREADS`]. Blocks only if no thread can
-    /// be spawned.
-    pub(crate) fn run(&self, task: impl FnOnce() + Send + 'static) {
+    /// Makes a call in a background thread. Blocks only if no thread can be spawned.
+    pub fn run(&self, task: impl FnOnce() + Send + 'static) {
         let mut work = self.0.lock();
         work.queue.push_back(Box::new(task));
         if work.threads >= MAX_THREADS {
@@ -93,19 +104,18 @@ impl Reaper {
                 survive(task);
             }
         };
-        if verbs::signals::spawn_without_signals("rds-end", run.clone()).is_err() {
+        if verbs::signals::spawn_without_signals("cm-reaper", run.clone()).is_err() {
             run();
         }
     }
 
-    /// Whether new connections should be rejected.
-    pub(super) fn is_overloaded(&self) -> bool {
+    /// Whether new connections should be rejected: 1024 values or more are queued.
+    pub fn is_overloaded(&self) -> bool {
         self.0.lock().queue.len() >= MAX_QUEUED
     }
 
-    /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On timeout,
-    /// the threads continue.
-    pub(super) fn wait(&self, timeout: Duration) -> bool {
+    /// Blocks until everything is destroyed, at most for `timeout`. Returns whether it is. On timeout, the threads continue.
+    pub fn wait(&self, timeout: Duration) -> bool {
         let is_busy = |work: &mut ReaperWork| work.threads > 0;
         let waited = self
             .0
