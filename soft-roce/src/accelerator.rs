@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::qemu::Accelerator;
+use crate::qemu::Accelerator;
 
 /// Sysfs folder of `kvm_pvm`, the module behind `/dev/kvm` in a virtual machine without nested virtualization.
 const PVM: &str = "/sys/module/kvm_pvm";

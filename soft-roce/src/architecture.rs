@@ -1,7 +1,7 @@
 //! Processor architecture of QEMU's guests: the emulator, its machine, and the names of the distributions' kernels.
 //!
 //! A guest has its host's architecture, because it runs the host's programs. A port adds an [`Architecture`] here, its
-//! packages to `packages`, and its counter to [`super::counter`]. On other hosts everything but guests works.
+//! packages to `packages`, and its counter to [`crate::counter`]. On other hosts everything but guests works.
 
 use std::env::consts::ARCH;
 

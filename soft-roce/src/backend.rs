@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use super::architecture::{self, Architecture};
-use super::guest::Guest;
-use super::kernel::{Kernel, Source};
-use super::machine::{Link, Machine};
-use super::qemu::{self, Accelerator};
-use super::{Device, accelerator, counter, image, initramfs, uml};
-use crate::kernel_name::KernelName;
-use crate::preparation::Progress;
+use crate::architecture::{self, Architecture};
+use crate::boot::kernel::{Kernel, Source};
+use crate::boot::kernel_name::KernelName;
+use crate::boot::preparation::Progress;
+use crate::boot::{image, initramfs};
+use crate::guest::Guest;
+use crate::machine::{Link, Machine};
 use crate::process;
+use crate::qemu::{self, Accelerator};
 use crate::setup::{self, Group};
+use crate::{Device, accelerator, counter, uml};
 
 /// Choice of the guests' machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -45,19 +46,19 @@ pub const VARIABLE: &str = "SOFT_ROCE_BACKEND";
 
 /// Options of a guest's machine.
 #[derive(Clone, Debug)]
-pub(super) struct Settings<'a> {
-    pub(super) memory_mib: u32,
+pub(crate) struct Settings<'a> {
+    pub(crate) memory_mib: u32,
     /// Number of processors; the default depends on the device.
-    pub(super) cpus: Option<u32>,
-    pub(super) device: Device,
+    pub(crate) cpus: Option<u32>,
+    pub(crate) device: Device,
     /// Folder of the host with write access for guests.
-    pub(super) out: &'a Path,
-    pub(super) terminal: bool,
+    pub(crate) out: &'a Path,
+    pub(crate) terminal: bool,
 }
 
 /// A prepared backend, ready to start guests.
 #[derive(Debug)]
-pub(super) enum PreparedBackend {
+pub(crate) enum PreparedBackend {
     Uml {
         kernel: Kernel,
         initramfs: PathBuf,
@@ -76,7 +77,7 @@ pub(super) enum PreparedBackend {
 
 impl PreparedBackend {
     /// Prepares the backend: fetches or builds the kernel and packs the initramfs, below `cache`.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         backend: Backend,
         source: &Source,
         settings: &Settings<'_>,
@@ -158,7 +159,7 @@ impl PreparedBackend {
     }
 
     /// The machine of one guest.
-    pub(super) fn machine<'a>(
+    pub(crate) fn machine<'a>(
         &'a self,
         settings: &Settings<'a>,
         link: Option<Link<'a>>,
@@ -203,19 +204,19 @@ impl PreparedBackend {
         }
     }
 
-    pub(super) fn kernel(&self) -> &Kernel {
+    pub(crate) fn kernel(&self) -> &Kernel {
         match self {
             Self::Uml { kernel, .. } | Self::Qemu { kernel, .. } => kernel,
         }
     }
 
     /// Whether guests run User-Mode Linux; the wire then carries datagrams.
-    pub(super) fn is_uml(&self) -> bool {
+    pub(crate) fn is_uml(&self) -> bool {
         matches!(self, Self::Uml { .. })
     }
 
     /// Variables of the guest's scripts: the backend, and the terminal of a shell.
-    pub(super) fn guest_names(&self) -> [(&'static str, &'static str); 2] {
+    pub(crate) fn guest_names(&self) -> [(&'static str, &'static str); 2] {
         let [backend, terminal] = if self.is_uml() {
             ["uml", "/dev/tty1"]
         } else {
@@ -225,7 +226,7 @@ impl PreparedBackend {
     }
 
     /// The execution mode, for messages.
-    pub(super) fn describe(&self) -> &'static str {
+    pub(crate) fn describe(&self) -> &'static str {
         match self {
             Self::Uml { .. } => "User-Mode Linux",
             Self::Qemu {
@@ -266,7 +267,7 @@ pub fn prepare_for_many_runs(backend: Backend, source: &Source) -> Result<Backen
 }
 
 /// [`prepare_for_many_runs`], with a progress bar of the caller.
-pub(super) fn prepare(backend: Backend, source: &Source, progress: &Progress) -> Result<Backend> {
+pub(crate) fn prepare(backend: Backend, source: &Source, progress: &Progress) -> Result<Backend> {
     require_host()?;
     if !needs_uml(backend, source) {
         return Ok(backend);
@@ -283,7 +284,7 @@ pub(super) fn prepare(backend: Backend, source: &Source, progress: &Progress) ->
 }
 
 /// Installs the packages of the build of [`prepare_for_many_runs`], if there is a build.
-pub(super) fn install_for_many_runs(backend: Backend, source: &Source) -> Result<()> {
+pub(crate) fn install_for_many_runs(backend: Backend, source: &Source) -> Result<()> {
     let is_built = uml::build::built(name(source)).is_some();
     if !needs_uml(backend, source) || is_built {
         return Ok(());

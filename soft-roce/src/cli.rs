@@ -10,9 +10,9 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::backend::{self, Backend};
+use crate::boot::kernel::{self, Source};
+use crate::boot::rdma_core;
 use crate::cargo_runner::{self, TestArguments};
-use crate::kernel::{self, Source};
-use crate::rdma_core;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 use crate::{Device, Host, LinkChange, LinkOption, Until, command, control, doctor};

@@ -14,7 +14,7 @@ const MAX_DELAY: f64 = 1.0;
 
 /// A guest's first and last uptime reports.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     first: Option<(Instant, Duration)>,
     last: Option<(Instant, Duration)>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Rate {
 
 impl Clock {
     /// Records a report that arrived at `at`. An error if the clock rates differ by more than 5 %.
-    pub(super) fn report(&mut self, at: Instant, uptime: Duration) -> Result<(), Rate> {
+    pub(crate) fn report(&mut self, at: Instant, uptime: Duration) -> Result<(), Rate> {
         self.first.get_or_insert((at, uptime));
         self.last = Some((at, uptime));
         match self.rate() {
@@ -38,7 +38,7 @@ impl Clock {
     }
 
     /// The rate between the first and the last report.
-    pub(super) fn rate(&self) -> Option<Rate> {
+    pub(crate) fn rate(&self) -> Option<Rate> {
         let ((from, begin), (to, end)) = (self.first?, self.last?);
         let rate = Rate {
             guest: end.saturating_sub(begin),

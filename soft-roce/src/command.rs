@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use super::host::HostRun;
-use super::report::{Outcome, Printer, Style};
-use super::{RdmaCore, Run, shown};
 use crate::cli::{GuestArguments, RunArguments, RunOn};
+use crate::host::HostRun;
+use crate::report::{Outcome, Printer, Style};
 use crate::workspace::Workspace;
+use crate::{RdmaCore, Run, shown};
 
 /// `soft-roce run`.
 pub(crate) fn run(arguments: RunArguments, workspace: &Workspace) -> Result<ExitCode> {

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::accelerator::{self, KvmState};
-use crate::apt;
 use crate::architecture;
+use crate::boot::apt;
 use crate::run::available_mib;
 use crate::sandbox::{self, Confinement};
 use crate::setup::{self, Group};

@@ -14,11 +14,11 @@ use anyhow::{Context, Result};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::event::Stream;
-use super::input;
-use super::machine::{Machine, Ports};
-use super::scratch::Scratch;
+use crate::event::Stream;
+use crate::input;
+use crate::machine::{Machine, Ports};
 use crate::process::Supervised;
+use crate::scratch::Scratch;
 
 /// A message from a guest.
 #[derive(Debug, PartialEq, Eq)]

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Device;
-use super::event::Host;
-use super::run::{WIRE_MTU, search_path};
+use crate::Device;
+use crate::boot::rdma_core::RdmaCore;
+use crate::event::Host;
 use crate::process::{self, Supervised, Undo};
-use crate::rdma_core::RdmaCore;
+use crate::run::{WIRE_MTU, search_path};
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
 /// Settings of one command that runs beside a device of this machine.
 #[derive(Debug)]
-pub(super) struct HostRun {
-    pub(super) device: Device,
-    pub(super) mtu: Option<u32>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) rdma_core: Option<RdmaCore>,
-    pub(super) environment: Vec<(String, String)>,
+pub(crate) struct HostRun {
+    pub(crate) device: Device,
+    pub(crate) mtu: Option<u32>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) rdma_core: Option<RdmaCore>,
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 /// Exit code of timeout(1).
@@ -30,7 +30,7 @@ const TIMED_OUT: u8 = 124;
 
 impl HostRun {
     /// Creates the device, runs the script, then removes the device and the interface.
-    pub(super) fn execute(&self, workspace: &Workspace, script: &str) -> Result<ExitCode> {
+    pub(crate) fn execute(&self, workspace: &Workspace, script: &str) -> Result<ExitCode> {
         if !rustix::process::geteuid().is_root() {
             bail!(
                 "--on host changes this machine's network: run it as root, or leave it out to use a guest"

@@ -10,7 +10,7 @@ const CHUNK: usize = 64 << 10;
 
 /// Copies `source` to a guest's port until either end closes. Errors of `source` are returned, errors of `port` are
 /// not.
-pub(super) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result<()> {
+pub(crate) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         let (count, outcome) = match source.read(&mut chunk) {

@@ -39,10 +39,9 @@
 )]
 
 mod accelerator;
-mod apt;
 mod architecture;
 pub mod backend;
-mod cache;
+mod boot;
 mod cargo_runner;
 pub mod cli;
 mod clock;
@@ -56,21 +55,12 @@ mod event;
 mod guest;
 mod guests;
 mod host;
-mod image;
-mod initramfs;
 mod input;
 pub mod interrupt;
-pub mod kernel;
-mod kernel_name;
-mod kernel_packages;
 mod link;
 mod machine;
-mod modules;
-mod package_lists;
-pub mod preparation;
 pub mod process;
 mod qemu;
-pub mod rdma_core;
 pub mod report;
 mod run;
 mod runner;
@@ -78,20 +68,22 @@ mod sandbox;
 mod scratch;
 pub mod setup;
 mod shown;
-mod siw;
 mod stall;
 mod switch;
 mod uml;
 mod wire;
 mod workspace;
 
+pub use boot::{
+    kernel::{self, Source},
+    kernel_name::KernelName,
+    preparation,
+    rdma_core::{self, RdmaCore},
+};
 pub use device::Device;
 pub use event::{Event, EventKind, Host, Stream};
 pub use guests::{Guests, Line, Ran};
-pub use kernel::Source;
-pub use kernel_name::KernelName;
 pub use link::{LinkChange, LinkCondition, LinkOption, Links};
-pub use rdma_core::RdmaCore;
 pub use report::Outcome;
 pub use run::{Run, Until, quote};
 pub use workspace::Workspace;

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::sandbox::{Sandbox, Writable};
-use super::scratch::Scratch;
-use super::{qemu, uml};
+use crate::sandbox::{Sandbox, Writable};
+use crate::scratch::Scratch;
+use crate::{qemu, uml};
 
 /// A guest's end of the wire or of the switch.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct Ports {
 }
 
 /// Names of a guest's ports; `guest/init` has the same list. The guest reads commands from `control` and writes
-/// messages to it, reads the command's input from `stdin` in the chunks of [`super::input`], and writes to the other
+/// messages to it, reads the command's input from `stdin` in the chunks of [`crate::input`], and writes to the other
 /// two.
 pub(crate) const PORTS: [&str; 4] = ["control", "stdin", "stdout", "stderr"];
 

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::architecture::Architecture;
-use super::machine::{Launch, Link, PORTS, Ports};
-use super::sandbox::Writable;
+use crate::architecture::Architecture;
+use crate::machine::{Launch, Link, PORTS, Ports};
+use crate::sandbox::Writable;
 
 /// Execution mode of the guest's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use super::clock::Rate;
-use super::event::{Event, EventKind, Host, Stream};
+use crate::clock::Rate;
+use crate::event::{Event, EventKind, Host, Stream};
 
 /// Exit code of a run past its timeout, as for timeout(1).
 const TIMED_OUT: u8 = 124;

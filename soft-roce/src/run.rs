@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-use super::backend::{Backend, PreparedBackend, Settings};
-use super::control::Control;
-use super::event::{Event, Host};
-use super::guest::Guest;
-use super::kernel::{Kernel, Source};
-use super::link::{LinkOption, Links};
-use super::machine::Link;
-use super::rdma_core::RdmaCore;
-use super::report::Outcome;
-use super::runner::{GuestRun, RunPolicy, Runner};
-use super::shown::{self, Shown};
-use super::switch::{Cable, Switch};
-use super::{Device, wire};
+use crate::backend::{Backend, PreparedBackend, Settings};
+use crate::boot::kernel::{Kernel, Source};
+use crate::boot::rdma_core::RdmaCore;
+use crate::control::Control;
+use crate::event::{Event, Host};
+use crate::guest::Guest;
+use crate::link::{LinkOption, Links};
+use crate::machine::Link;
+use crate::report::Outcome;
+use crate::runner::{GuestRun, RunPolicy, Runner};
+use crate::shown::{self, Shown};
+use crate::switch::{Cable, Switch};
 use crate::workspace::Workspace;
+use crate::{Device, wire};
 
 /// The end condition of a run of several commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ struct Network {
 }
 
 /// MTU of the wire: the largest RoCE path MTU, 4096, and the headers.
-pub(super) const WIRE_MTU: u32 = 4200;
+pub(crate) const WIRE_MTU: u32 = 4200;
 
 /// Maximum number of starts of the guests when their boot fails.
 const BOOT_ATTEMPTS: u32 = 3;
@@ -497,7 +497,7 @@ impl Run {
     }
 
     /// The first path in a command that exists on this machine and is not mounted in the guests.
-    pub(super) fn first_hidden(&self, workspace: &Workspace) -> Option<PathBuf> {
+    pub(crate) fn first_hidden(&self, workspace: &Workspace) -> Option<PathBuf> {
         let shown = self.shown(workspace, None);
         let mut hidden = self
             .commands
@@ -560,7 +560,7 @@ impl Run {
 
 /// `PATH` of the commands: the system's directories, then the workspace's target directories. The system comes first
 /// because some workspace programs share their name with the reference program.
-pub(super) fn search_path(workspace: &Workspace) -> String {
+pub(crate) fn search_path(workspace: &Workspace) -> String {
     let target = workspace.target().display();
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     format!(

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::clock::{Clock, Rate};
-use super::event::{Event, EventKind, Host, Stream};
-use super::guest::{Guest, GuestMsg};
-use super::report::{End, GuestReport, Outcome};
-use super::run::Until;
-use super::stall::{Usage, Watch};
+use crate::clock::{Clock, Rate};
+use crate::event::{Event, EventKind, Host, Stream};
+use crate::guest::{Guest, GuestMsg};
+use crate::report::{End, GuestReport, Outcome};
+use crate::run::Until;
+use crate::stall::{Usage, Watch};
 
 /// Boot limit of a guest that makes progress: an emulated boot takes 15 s on an idle machine, and 6 times as long beside
 /// four busy threads for each processor. A stalled boot ends earlier, see [`Watch`].
@@ -26,18 +26,18 @@ const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
 
 /// The parts of a plan that control a run in progress.
 #[derive(Debug)]
-pub(super) struct RunPolicy {
+pub(crate) struct RunPolicy {
     /// Execution mode of the guests (emulated, KVM, User-Mode Linux), for messages.
-    pub(super) backend: &'static str,
-    pub(super) timeout: Option<Duration>,
-    pub(super) until: Until,
-    pub(super) keep_going: bool,
-    pub(super) by_line: bool,
+    pub(crate) backend: &'static str,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) until: Until,
+    pub(crate) keep_going: bool,
+    pub(crate) by_line: bool,
 }
 
 /// State of one guest during a run.
 #[derive(Debug)]
-pub(super) struct GuestRun {
+pub(crate) struct GuestRun {
     host: Host,
     guest: Guest,
     /// Shell script with the settings, sent on [`GuestMsg::Hello`].
@@ -85,7 +85,7 @@ impl Phase {
 }
 
 impl GuestRun {
-    pub(super) fn new(host: Host, guest: Guest, configuration: String, script: String) -> Self {
+    pub(crate) fn new(host: Host, guest: Guest, configuration: String, script: String) -> Self {
         Self {
             host,
             guest,
@@ -204,7 +204,7 @@ impl GuestRun {
 
 /// A run in progress: the guests and the deadlines.
 #[derive(Debug)]
-pub(super) struct Runner {
+pub(crate) struct Runner {
     policy: RunPolicy,
     guests: Vec<GuestRun>,
     /// Deadline for all guests to be ready.
@@ -219,7 +219,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(policy: RunPolicy, guests: Vec<GuestRun>) -> Self {
+    pub(crate) fn new(policy: RunPolicy, guests: Vec<GuestRun>) -> Self {
         let boot_limit = Some(Instant::now() + BOOT_LIMIT);
         Self {
             policy,
@@ -233,7 +233,7 @@ impl Runner {
     }
 
     /// Handles messages and deadlines until every guest has exited.
-    pub(super) fn run(
+    pub(crate) fn run(
         mut self,
         messages: &Receiver<(usize, GuestMsg)>,
         on_event: &mut dyn FnMut(&Event),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-use crate::apt;
+use crate::boot::apt;
 use crate::process;
 
 /// A group of packages; first column of the lists in `packages`.

@@ -11,17 +11,17 @@ const OWN: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
 
 /// A path of the host to mount inside a guest's own file system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     /// Path in the guest.
-    pub(super) entry: PathBuf,
+    pub(crate) entry: PathBuf,
     /// Path on the host, without symbolic links.
-    pub(super) real: PathBuf,
+    pub(crate) real: PathBuf,
 }
 
 /// Returns the mounts for `paths` in a guest. Paths without a file are left out.
 ///
 /// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`.
-pub(super) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
+pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
     let mut mounts = BTreeSet::new();
     for path in paths {
         let Ok(real) = path.canonicalize() else {
@@ -72,7 +72,7 @@ fn shows(shown: &[Shown], entry: &Path) -> bool {
 }
 
 /// Existing files named by words of a command, or by `NAME=VALUE` words, with a slash in the name.
-pub(super) fn named(words: &[String], folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn named(words: &[String], folder: &Path) -> Vec<PathBuf> {
     let values = words
         .iter()
         .filter_map(|word| Some(word.split_once('=')?.1));
@@ -85,7 +85,7 @@ pub(super) fn named(words: &[String], folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The first existing path in `script` without a mount in a guest.
-pub(super) fn first_hidden<'a>(script: &'a str, shown: &[Shown]) -> Option<&'a Path> {
+pub(crate) fn first_hidden<'a>(script: &'a str, shown: &[Shown]) -> Option<&'a Path> {
     let mut words = script
         .split(|c: char| c.is_whitespace() || "'\"`=:;|&()<>$".contains(c))
         .map(Path::new);

@@ -18,7 +18,7 @@ const BUSY_LIMIT: Duration = Duration::from_secs(45);
 
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     ran: Duration,
     /// Time in which a thread was runnable without running.
     waited: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Usage {
 
 impl Usage {
     /// Usage of all threads of the process `pid`; `None` if the kernel has no `schedstat`.
-    pub(super) fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         let texts = threads
             .flatten()
@@ -56,7 +56,7 @@ fn parse(text: &str) -> Option<Usage> {
 
 /// Kind of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stall {
+pub(crate) enum Stall {
     Idle,
     Busy,
 }
@@ -76,7 +76,7 @@ impl fmt::Display for Stall {
 
 /// Stall detector for one boot.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     signs: usize,
     at_sign: Usage,
     window: Option<(Instant, Usage)>,
@@ -84,7 +84,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Records the usage at `now`. `signs` must change whenever the guest sent a message or console output.
-    pub(super) fn observe(&mut self, now: Instant, usage: Usage, signs: usize) -> Option<Stall> {
+    pub(crate) fn observe(&mut self, now: Instant, usage: Usage, signs: usize) -> Option<Stall> {
         let (since, before) = *self.window.get_or_insert((now, usage));
         if signs != self.signs {
             self.signs = signs;

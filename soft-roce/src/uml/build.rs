@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressStyle;
 
-use crate::apt::{self, Ask};
-use crate::kernel::{self, Kernel};
-use crate::kernel_name::KernelName;
-use crate::package_lists::Lists;
-use crate::preparation::Progress;
+use crate::boot::apt::{self, Ask};
+use crate::boot::kernel::{self, Kernel};
+use crate::boot::kernel_name::KernelName;
+use crate::boot::package_lists::Lists;
+use crate::boot::preparation::Progress;
 use crate::process::{self, Supervised};
 use crate::scratch::Scratch;
 use crate::setup::{self, Group};

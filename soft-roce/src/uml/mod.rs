@@ -13,9 +13,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::machine::{Launch, Link, Ports};
-use super::sandbox::Writable;
-use super::scratch::Scratch;
+use crate::machine::{Launch, Link, Ports};
+use crate::sandbox::Writable;
+use crate::scratch::Scratch;
 
 /// Kernel parameters: warnings and errors on the console, exit on a panic or restart.
 const KERNEL_PARAMETERS: [&str; 7] = [

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::FlockOperation;
 
-use super::device::Device;
-use super::{kernel_packages, modules, siw};
-use crate::apt::{self, Ask};
-use crate::kernel_name::KernelName;
-use crate::package_lists::Lists;
+use crate::boot::apt::{self, Ask};
+use crate::boot::kernel_name::KernelName;
+use crate::boot::package_lists::Lists;
+use crate::boot::{kernel_packages, modules, siw};
+use crate::device::Device;
 use crate::process;
 use crate::scratch::Scratch;
 

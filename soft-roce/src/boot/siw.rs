@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::kernel::{self, Kernel};
-use crate::apt::{self, Ask};
-use crate::package_lists::Lists;
+use crate::boot::apt::{self, Ask};
+use crate::boot::kernel::{self, Kernel};
+use crate::boot::package_lists::Lists;
 use crate::process;
 use crate::scratch::Scratch;
 use crate::setup::{self, Group};
@@ -38,7 +38,7 @@ pub(crate) fn ensure(kernel: &Kernel, lists: &Lists, cache: &Path) -> Result<Pat
 }
 
 /// Whether the module of `kernel` is built, or its headers are installed, unpacked or in the package lists.
-pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
+pub(crate) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
     if module(kernel, cache).exists() || headers_beside(kernel).is_some() || !apt::is_available() {
         return true;
     }
@@ -48,7 +48,7 @@ pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
 }
 
 /// Packages with the headers of a kernel release, including the build tools.
-pub(super) fn header_packages(release: &str, ask: Ask<'_>) -> Result<BTreeSet<String>> {
+pub(crate) fn header_packages(release: &str, ask: Ask<'_>) -> Result<BTreeSet<String>> {
     let headers = format!("linux-headers-{release}");
     if !apt::has(&headers, ask) {
         bail!("apt knows no package {headers}");

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::package_lists::Lists;
+use crate::boot::package_lists::Lists;
 use crate::process::{self, Supervised};
 use crate::workspace;
 
 /// The packages that guests and the workspace need.
-pub(crate) const PACKAGES: &str = include_str!("../packages/apt");
+pub(crate) const PACKAGES: &str = include_str!("../../packages/apt");
 
 const PROGRAM: &str = "apt-get";
 

@@ -8,11 +8,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt::{self, Ask};
 use crate::architecture;
-use crate::kernel_name::KernelName;
-use crate::package_lists::Lists;
-use crate::siw;
+use crate::boot::apt::{self, Ask};
+use crate::boot::kernel_name::KernelName;
+use crate::boot::package_lists::Lists;
+use crate::boot::siw;
 
 #[cfg(test)]
 mod tests;

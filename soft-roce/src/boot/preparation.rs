@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::backend::{self, Backend};
-use crate::kernel::Source;
+use crate::boot::kernel::Source;
 
 /// Whether the progress bar of a build is drawn.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::initramfs::{OPTIONAL, Presence, QEMU};
-use crate::kernel::Kernel;
-use crate::modules::ModuleTree;
+use crate::boot::initramfs::{OPTIONAL, Presence, QEMU};
+use crate::boot::kernel::Kernel;
+use crate::boot::modules::ModuleTree;
 
 /// Answers of a distribution's package manager: commands after `$ `, each followed by its output. A command with a line
 /// `error: ...` fails. `files of PACKAGE` is a command of the tests.

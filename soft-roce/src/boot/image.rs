@@ -13,7 +13,7 @@ use object::Endianness;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use super::cache;
+use crate::boot::cache;
 
 /// Offsets in a bzImage, from the kernel's boot protocol.
 const SETUP_SECTORS: usize = 0x1f1;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::apt;
+use crate::boot::apt;
 use crate::process;
 
 /// Suite with the newest packages of Debian.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use cpio::newc;
 
-use super::cache;
-use super::kernel::Kernel;
-use super::modules::{Module, ModuleTree};
+use crate::boot::cache;
+use crate::boot::kernel::Kernel;
+use crate::boot::modules::{Module, ModuleTree};
 
-const INIT: &str = include_str!("../guest/init");
-const AGENT: &str = include_str!("../guest/agent");
+const INIT: &str = include_str!("../../guest/init");
+const AGENT: &str = include_str!("../../guest/agent");
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::apt;
-use crate::kernel;
-use crate::package_lists::Lists;
+use crate::boot::apt;
+use crate::boot::kernel;
+use crate::boot::package_lists::Lists;
 use crate::process;
 use crate::run::quote;
 use crate::scratch::Scratch;

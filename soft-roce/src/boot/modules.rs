@@ -95,7 +95,7 @@ fn builtin_list(folder: &Path) -> Option<String> {
 }
 
 /// Whether the kernel with the modules in `folder` has `name` built in.
-pub(super) fn has_built_in(folder: &Path, name: &str) -> bool {
+pub(crate) fn has_built_in(folder: &Path, name: &str) -> bool {
     let list = builtin_list(folder).unwrap_or_default();
     let mut names = list.lines().map(Path::new).filter_map(module_name);
     names.any(|built_in| built_in == name)
