@@ -11,11 +11,11 @@ use crate::boot::kernel::{Kernel, Source};
 use crate::boot::kernel_name::KernelName;
 use crate::boot::preparation::Progress;
 use crate::boot::{image, initramfs};
+use crate::commands::setup::{self, Group};
 use crate::guest::Guest;
 use crate::machine::{Link, Machine};
 use crate::process;
 use crate::qemu::{self, Accelerator};
-use crate::setup::{self, Group};
 use crate::{Device, accelerator, counter, uml};
 
 /// Choice of the guests' machine.

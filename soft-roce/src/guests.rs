@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::cargo_runner::passed_on;
+use crate::commands::cargo_runner::passed_on;
+use crate::commands::report::Outcome;
+use crate::commands::setup::{self, Group};
 use crate::event::{EventKind, Host, Stream};
-use crate::link::{LinkOption, Links};
-use crate::report::Outcome;
+use crate::network::link::{LinkOption, Links};
 use crate::run::{Run, quote};
-use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 use crate::{Device, uml};
 

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::Device;
 use crate::boot::rdma_core::RdmaCore;
+use crate::commands::setup::{self, Group};
 use crate::event::Host;
 use crate::process::{self, Supervised, Undo};
 use crate::run::{WIRE_MTU, search_path};
-use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
 /// Settings of one command that runs beside a device of this machine.

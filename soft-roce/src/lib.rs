@@ -42,36 +42,28 @@ mod accelerator;
 mod architecture;
 pub mod backend;
 mod boot;
-mod cargo_runner;
-pub mod cli;
 mod clock;
-mod command;
-mod control;
+mod commands;
 mod counter;
 mod descendants;
 mod device;
-mod doctor;
 mod event;
 mod guest;
 mod guests;
 mod host;
 mod input;
 pub mod interrupt;
-mod link;
 mod machine;
+mod network;
 pub mod process;
 mod qemu;
-pub mod report;
 mod run;
 mod runner;
 mod sandbox;
 mod scratch;
-pub mod setup;
 mod shown;
 mod stall;
-mod switch;
 mod uml;
-mod wire;
 mod workspace;
 
 pub use boot::{
@@ -80,10 +72,14 @@ pub use boot::{
     preparation,
     rdma_core::{self, RdmaCore},
 };
+pub use commands::{
+    cli,
+    report::{self, Outcome},
+    setup,
+};
 pub use device::Device;
 pub use event::{Event, EventKind, Host, Stream};
 pub use guests::{Guests, Line, Ran};
-pub use link::{LinkChange, LinkCondition, LinkOption, Links};
-pub use report::Outcome;
+pub use network::link::{LinkChange, LinkCondition, LinkOption, Links};
 pub use run::{Run, Until, quote};
 pub use workspace::Workspace;

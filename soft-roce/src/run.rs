@@ -11,20 +11,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
+use crate::Device;
 use crate::backend::{Backend, PreparedBackend, Settings};
 use crate::boot::kernel::{Kernel, Source};
 use crate::boot::rdma_core::RdmaCore;
-use crate::control::Control;
+use crate::commands::report::Outcome;
 use crate::event::{Event, Host};
 use crate::guest::Guest;
-use crate::link::{LinkOption, Links};
 use crate::machine::Link;
-use crate::report::Outcome;
+use crate::network::control::Control;
+use crate::network::link::{LinkOption, Links};
+use crate::network::switch::{Cable, Switch};
+use crate::network::wire;
 use crate::runner::{GuestRun, RunPolicy, Runner};
 use crate::shown::{self, Shown};
-use crate::switch::{Cable, Switch};
 use crate::workspace::Workspace;
-use crate::{Device, wire};
 
 /// The end condition of a run of several commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::clock::{Clock, Rate};
+use crate::commands::report::{End, GuestReport, Outcome};
 use crate::event::{Event, EventKind, Host, Stream};
 use crate::guest::{Guest, GuestMsg};
-use crate::report::{End, GuestReport, Outcome};
 use crate::run::Until;
 use crate::stall::{Usage, Watch};
 

@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::boot::apt;
 use crate::boot::kernel;
 use crate::boot::package_lists::Lists;
+use crate::commands::setup::{self, Group};
 use crate::process;
 use crate::run::quote;
 use crate::scratch::Scratch;
-use crate::setup::{self, Group};
 use crate::workspace;
 
 /// Environment variable with the default of `--rdma-core`.

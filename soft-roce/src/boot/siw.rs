@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use crate::boot::apt::{self, Ask};
 use crate::boot::kernel::{self, Kernel};
 use crate::boot::package_lists::Lists;
+use crate::commands::setup::{self, Group};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::setup::{self, Group};
 
 /// Returns `siw.ko` for `kernel`, built below `cache` from packages in `lists` unless cached.
 ///

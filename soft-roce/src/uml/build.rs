@@ -16,9 +16,9 @@ use crate::boot::kernel::{self, Kernel};
 use crate::boot::kernel_name::KernelName;
 use crate::boot::package_lists::Lists;
 use crate::boot::preparation::Progress;
+use crate::commands::setup::{self, Group};
 use crate::process::{self, Supervised};
 use crate::scratch::Scratch;
-use crate::setup::{self, Group};
 use crate::workspace;
 
 /// Kernel configuration, merged over `allnoconfig`.

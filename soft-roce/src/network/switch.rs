@@ -18,8 +18,8 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 
-use crate::link::Links;
-use crate::wire::{Capture, MAX_FRAME};
+use crate::network::link::Links;
+use crate::network::wire::{Capture, MAX_FRAME};
 
 /// Maximum number of bytes of queued frames for a guest: about a thousand of the largest RoCE frames.
 const QUEUED_BYTES: usize = 4 << 20;
@@ -337,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::event::Host;
-    use crate::link::LinkChange;
+    use crate::network::link::LinkChange;
 
     /// A guest's end of a cable.
     fn ends(cable: Cable, ends: Vec<OwnedFd>) -> Vec<Port> {

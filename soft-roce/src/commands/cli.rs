@@ -12,10 +12,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::backend::{self, Backend};
 use crate::boot::kernel::{self, Source};
 use crate::boot::rdma_core;
-use crate::cargo_runner::{self, TestArguments};
-use crate::setup::{self, Group};
+use crate::commands::cargo_runner::{self, TestArguments};
+use crate::commands::setup::{self, Group};
+use crate::commands::{command, doctor};
+use crate::network::control;
 use crate::workspace::Workspace;
-use crate::{Device, Host, LinkChange, LinkOption, Until, command, control, doctor};
+use crate::{Device, Host, LinkChange, LinkOption, Until};
 
 /// The commands of `cargo soft-roce`.
 #[derive(Debug, Subcommand)]

@@ -13,12 +13,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
 
-use crate::cli::{self, GuestArguments};
-use crate::command::{finish, is_readable, with_guest, working_directory};
-use crate::report::{Printer, Style};
+use crate::commands::cli::{self, GuestArguments};
+use crate::commands::command::{finish, is_readable, with_guest, working_directory};
+use crate::commands::report::{Printer, Style};
+use crate::commands::setup;
 use crate::run::Run;
 use crate::workspace::Workspace;
-use crate::{backend, process, setup, shown};
+use crate::{backend, process, shown};
 
 /// Variable with the runner's options, as words of a shell.
 const OPTIONS: &str = "SOFT_ROCE_OPTIONS";

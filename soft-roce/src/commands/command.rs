@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::cli::{GuestArguments, RunArguments, RunOn};
+use crate::commands::cli::{GuestArguments, RunArguments, RunOn};
+use crate::commands::report::{Outcome, Printer, Style};
 use crate::host::HostRun;
-use crate::report::{Outcome, Printer, Style};
 use crate::workspace::Workspace;
 use crate::{RdmaCore, Run, shown};
 

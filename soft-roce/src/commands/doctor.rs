@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::accelerator::{self, KvmState};
 use crate::architecture;
 use crate::boot::apt;
+use crate::commands::setup::{self, Group};
 use crate::run::available_mib;
 use crate::sandbox::{self, Confinement};
-use crate::setup::{self, Group};
 use crate::workspace::{self, Workspace};
 use crate::{process, uml};
 

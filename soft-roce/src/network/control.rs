@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::event::Host;
-use crate::link::{LinkChange, Links};
+use crate::network::link::{LinkChange, Links};
 use crate::scratch::Scratch;
 use crate::workspace::Workspace;
 
