@@ -98,7 +98,7 @@ fn request_beyond_a_limit_fails_with_the_error_of_the_driver() {
         let inline = create([1, 1, 1, 1, 1025]);
         let is_unlimited = *card == Card::Ql41000;
         assert_eq!(inline.is_err(), !is_unlimited, "{card}");
-        let cqe = u32::try_from(attr.max_cqe()).unwrap();
+        let cqe = attr.max_cqe();
         let error = ctx.create_cq(cqe + 1).unwrap_err();
         let cq_errno = match card {
             Card::Erdma => libc::EIO,
@@ -165,85 +165,84 @@ fn refusal(
     build(&pd, &cq)
 }
 
-/// Programs that assume a capacity, each on a card that has less: the error names the number and the card's limit.
+/// Programs that assume a capacity (send requests, elements, inline bytes), each on a card that has less, and the end of the error.
+const ASSUMPTIONS: [(Card, [u32; 3], &str); 14] = [
+    (
+        Card::ConnectX5,
+        [64, 32, 0],
+        "max_send_sge is 32, and the device allows 30",
+    ),
+    (
+        Card::ConnectX6,
+        [16384, 1, 0],
+        "does not grant them together",
+    ),
+    (
+        Card::ConnectX6Lx,
+        [64, 1, 900],
+        "max_inline_data is 900, and the device allows 828",
+    ),
+    (
+        Card::ConnectX3,
+        [16384, 1, 0],
+        "max_send_wr is 16384, and the device allows 16351",
+    ),
+    (
+        Card::E810,
+        [64, 1, 220],
+        "max_inline_data is 220, and the device allows 101",
+    ),
+    (
+        Card::E810Fw174,
+        [64, 8, 0],
+        "max_send_sge is 8, and the device allows 6",
+    ),
+    (
+        Card::X722,
+        [1024, 1, 0],
+        "max_send_wr is 1024, and the device allows 895",
+    ),
+    (
+        Card::T6,
+        [8190, 1, 0],
+        "max_send_wr is 8190, and the device allows 8189",
+    ),
+    (
+        Card::BnxtP5,
+        [8192, 1, 0],
+        "max_send_wr is 8192, and the device allows 4351",
+    ),
+    (
+        Card::Ql41000,
+        [64, 5, 0],
+        "max_send_sge is 5, and the device allows 4",
+    ),
+    (Card::Efa, [64, 1, 0], "Operation not supported"),
+    (
+        Card::Erdma,
+        [64, 1, 128],
+        "max_inline_data is 128, and the device allows 96",
+    ),
+    (
+        Card::Rxe,
+        [64, 33, 0],
+        "max_send_sge is 33, and the device allows 32",
+    ),
+    (
+        Card::Siw,
+        [64, 1, 128],
+        "max_inline_data is 128, and the device allows 80",
+    ),
+];
+
 #[test]
 fn assumed_capacity_fails_with_the_limit_of_the_card() {
-    for (card, [sends, elements, inline], expected) in [
-        (
-            Card::ConnectX5,
-            [64, 32, 0],
-            "max_send_sge is 32, and the device allows 30",
-        ),
-        (
-            Card::ConnectX6,
-            [16384, 1, 0],
-            "does not grant them together",
-        ),
-        (
-            Card::ConnectX6Lx,
-            [64, 1, 900],
-            "max_inline_data is 900, and the device allows 828",
-        ),
-        (
-            Card::ConnectX3,
-            [16384, 1, 0],
-            "max_send_wr is 16384, and the device allows 16351",
-        ),
-        (
-            Card::E810,
-            [64, 1, 220],
-            "max_inline_data is 220, and the device allows 101",
-        ),
-        (
-            Card::E810Fw174,
-            [64, 8, 0],
-            "max_send_sge is 8, and the device allows 6",
-        ),
-        (
-            Card::X722,
-            [1024, 1, 0],
-            "max_send_wr is 1024, and the device allows 895",
-        ),
-        (
-            Card::T6,
-            [8190, 1, 0],
-            "max_send_wr is 8190, and the device allows 8189",
-        ),
-        (
-            Card::BnxtP5,
-            [8192, 1, 0],
-            "max_send_wr is 8192, and the device allows 4351",
-        ),
-        (
-            Card::Ql41000,
-            [64, 5, 0],
-            "max_send_sge is 5, and the device allows 4",
-        ),
-        (Card::Efa, [64, 1, 0], "Operation not supported"),
-        (
-            Card::Erdma,
-            [64, 1, 128],
-            "max_inline_data is 128, and the device allows 96",
-        ),
-        (
-            Card::Rxe,
-            [64, 33, 0],
-            "max_send_sge is 33, and the device allows 32",
-        ),
-        (
-            Card::Siw,
-            [64, 1, 128],
-            "max_inline_data is 128, and the device allows 80",
-        ),
-    ] {
+    for (card, [sends, elements, inline], expected) in ASSUMPTIONS {
         let text = refusal(card, |pd, cq| {
-            let builder = pd
-                .qp_builder::<verbs::Rc>(cq, cq)
-                .max_send_wr(sends)
-                .max_recv_wr(1);
+            let builder = pd.qp_builder::<verbs::Rc>(cq, cq);
+            let builder = builder.max_send_wr(sends).max_recv_wr(1);
             let builder = builder.max_send_sge(elements).max_inline_data(inline);
-            let refused = builder.create();
-            refused.map(|_qp| ()).unwrap_err().to_string()
+            builder.create().map(|_qp| ()).unwrap_err().to_string()
         });
         assert!(text.contains(expected), "{card}: {text}");
         assert!(text.contains("ibv_create_qp"), "{card}: {text}");
