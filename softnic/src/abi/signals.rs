@@ -8,6 +8,8 @@ use std::{
 
 use libc::sigset_t;
 
+use crate::check::enter_device_thread;
+
 /// Signals raised by a thread's own execution: blocking them is useless.
 const OWN: [libc::c_int; 6] = [
     libc::SIGBUS,
@@ -76,6 +78,7 @@ pub(crate) fn spawn_without_signals(
     let thread = thread::Builder::new().name(name.to_owned());
     let started = thread.spawn(move || {
         let _abort = AbortOnPanic;
+        enter_device_thread();
         run();
     });
     started.map(drop)

@@ -1,6 +1,7 @@
 //! Call sites: the stack of a call, and the program's function in it.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     path::Path,
     ptr,
@@ -45,13 +46,27 @@ const PACKAGES: [&str; 6] = [
     "backtrace-",
 ];
 
+thread_local! {
+    /// Whether this thread is one of the device, whose stack has no function of the program.
+    static IS_OF_DEVICE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as one of the device, until its end.
+pub(crate) fn enter_device_thread() {
+    // Without the thread's values, at its end, no call follows.
+    let _marked = IS_OF_DEVICE.try_with(|is_of_device| is_of_device.set(true));
+}
+
 /// Addresses of the calls of a stack, the innermost one first, up to the program's innermost function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CallSite(Arc<[usize]>);
 
 impl CallSite {
-    /// The stack of this call.
+    /// The stack of this call; empty in a thread of the device.
     pub(crate) fn here() -> Self {
+        if IS_OF_DEVICE.try_with(Cell::get).unwrap_or(false) {
+            return Self::default();
+        }
         Self(stack(is_of_program))
     }
 

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use call_site::CallSite;
+pub(crate) use call_site::{CallSite, enter_device_thread};
 use lifetime::RefusedDestruction;
 pub(crate) use lifetime::{Parent, Used, is_reported_in_child};
 pub(crate) use memory::CheckedMemory;
@@ -64,15 +64,41 @@ struct ProgramState {
     /// Stacks of the reports made so far: a fault is reported once.
     reported: BTreeSet<(Check, CallSite, CallSite)>,
     /// Reports not delivered yet.
-    pending: Vec<CheckReport>,
+    pending: Vec<PendingReport>,
 }
+
+/// A report before its delivery, where functions and lines are looked up: a device that is locked meanwhile would answer no
+/// peer, and requests would time out.
+struct PendingReport {
+    check: Check,
+    sentence: String,
+    origin: CallSite,
+    here: CallSite,
+    seed: u64,
+}
+
+impl PendingReport {
+    fn locate(self) -> CheckReport {
+        CheckReport {
+            check: self.check,
+            sentence: self.sentence,
+            origin: self.origin.location(),
+            found_in: self.here.location(),
+            seed: self.seed,
+        }
+    }
+}
+
+/// Check, call in conflict and call of the finding of a delivered report.
+type DeliveredFault = (Check, Option<Location>, Option<Location>);
 
 /// The checks of a fabric.
 pub(crate) struct Checker {
     seed: u64,
     on_report: Option<OnReport>,
     state: Mutex<ProgramState>,
-    report_count: Mutex<usize>,
+    /// Faults of delivered reports.
+    delivered: Mutex<Vec<DeliveredFault>>,
 }
 
 impl fmt::Debug for Checker {
@@ -104,25 +130,21 @@ impl ProgramState {
         (origin, here): (&CallSite, &CallSite),
         sentence: impl FnOnce() -> String,
     ) {
-        let key = (check, origin.clone(), here.clone());
-        if self.reported.contains(&key) {
+        // Memory is compared some time after its change, so the call of the finding is no part of the fault.
+        let found_in = match check {
+            Check::SendMemoryChanged | Check::TargetChanged => CallSite::default(),
+            _ => here.clone(),
+        };
+        if !self.reported.insert((check, origin.clone(), found_in)) {
             return;
         }
-        self.reported.insert(key);
-        let report = CheckReport {
+        self.pending.push(PendingReport {
             check,
             sentence: sentence(),
-            origin: origin.location(),
-            found_in: here.location(),
+            origin: origin.clone(),
+            here: here.clone(),
             seed,
-        };
-        let is_new = |pending: &CheckReport| {
-            (pending.check, &pending.origin, &pending.found_in)
-                != (report.check, &report.origin, &report.found_in)
-        };
-        if self.pending.iter().all(is_new) {
-            self.pending.push(report);
-        }
+        });
     }
 
     /// Whether the bytes of an element are compared: those of a region that is not shared with the program.
@@ -147,7 +169,7 @@ impl Checker {
             seed,
             on_report,
             state: Mutex::default(),
-            report_count: Mutex::new(0),
+            delivered: Mutex::default(),
         })
     }
 
@@ -161,13 +183,28 @@ impl Checker {
         if pending.is_empty() {
             return;
         }
-        *self
-            .report_count
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += pending.len();
-        for report in &pending {
-            self.hand_over(report);
+        for report in pending.into_iter().map(PendingReport::locate) {
+            if self.is_first(&report) {
+                self.hand_over(&report);
+            }
         }
+    }
+
+    /// Notes a report as delivered, unless the same fault has been: an inlined function has several addresses.
+    fn is_first(&self, report: &CheckReport) -> bool {
+        let fault = (report.check, report.origin.clone(), report.found_in.clone());
+        let mut delivered = self.delivered();
+        let is_first = !delivered.contains(&fault);
+        if is_first {
+            delivered.push(fault);
+        }
+        is_first
+    }
+
+    fn delivered(&self) -> MutexGuard<'_, Vec<DeliveredFault>> {
+        self.delivered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls the receiver of reports.
@@ -183,10 +220,7 @@ impl Checker {
     pub(crate) fn unhandled_count(&self) -> usize {
         match self.on_report {
             Some(_) => 0,
-            None => *self
-                .report_count
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
+            None => self.delivered().len(),
         }
     }
 
@@ -516,5 +550,48 @@ impl Checker {
                 qp.num
             )
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn change_of_memory_is_one_fault_whichever_call_finds_it() {
+        let origin = CallSite::here();
+        let (first, second) = (CallSite::here(), CallSite::here());
+        assert_ne!(first, second);
+        let count = |check| {
+            let mut state = ProgramState::default();
+            for here in [&first, &second, &first] {
+                state.report_at(7, check, (&origin, here), String::new);
+            }
+            state.pending.len()
+        };
+        assert_eq!(count(Check::TargetChanged), 1);
+        assert_eq!(count(Check::SendMemoryChanged), 1);
+        assert_eq!(count(Check::DestroyedInUse), 2);
+    }
+
+    #[test]
+    fn threads_of_the_device_have_no_call_of_the_program() {
+        let of_device = thread::spawn(|| {
+            enter_device_thread();
+            CallSite::here()
+        });
+        let mut state = ProgramState::default();
+        let here = of_device.join().unwrap();
+        let origin = CallSite::default();
+        state.report_at(7, Check::TargetChanged, (&origin, &here), String::new);
+        let report = state.pending.pop().unwrap().locate();
+        assert_eq!(report.found_in, None);
+        assert!(
+            report
+                .to_string()
+                .contains("found in a thread of the device")
+        );
     }
 }
