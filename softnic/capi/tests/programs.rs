@@ -115,27 +115,107 @@ fn udaddy_runs() {
     exchange_by("run", addrs, &[], "udaddy -b SERVER", "udaddy -s SERVER");
 }
 
+/// Runs a client by `softnic check` beside a server, until one report contains all of `expected`.
+fn report(test: u8, server: &str, client: &str, expected: &[&str]) {
+    let (server_addr, client_addr) = (addr(test, 2), addr(test, 3));
+    let port = free_port();
+    let words = |words: &str| {
+        words
+            .replace("PORT", &port)
+            .replace("SERVER", &server_addr.to_string())
+    };
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        // A server serves one client, and the first ones may come too early.
+        let mut serving = Program::start(server_addr, &[], &words(server));
+        while serving.is_running() {
+            let client = Program::start_by("check", client_addr, &[], &words(client));
+            let client = client.finish("the client");
+            let errors = String::from_utf8_lossy(&client.stderr);
+            if expected.iter().all(|part| errors.contains(part)) {
+                assert_eq!(client.status.code(), Some(99), "{client:?}");
+                assert_eq!(errors.matches("softnic: ").count(), 1, "{errors}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "{client:?}");
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
 /// The client destroys its address handle before the completions of its last sends, against `ibv_post_send(3)`.
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn udaddy_is_reported_for_its_address_handle() {
-    let (server_addr, client_addr) = (addr(30, 2), addr(30, 3));
-    let words = format!("udaddy -b {server_addr}");
-    let _server = Program::start(server_addr, &[], &words);
-    let words = format!("udaddy -s {server_addr}");
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    loop {
-        let client = Program::start_by("check", client_addr, &[], &words).finish("the client");
-        let errors = String::from_utf8_lossy(&client.stderr);
-        if errors.contains("address handle destroyed before its request") {
-            assert_eq!(client.status.code(), Some(99), "{client:?}");
-            assert!(errors.contains("made by udaddy+0x"), "{errors}");
-            assert_eq!(errors.matches("softnic: ").count(), 1, "{errors}");
-            break;
+    report(
+        30,
+        "udaddy -b SERVER",
+        "udaddy -s SERVER",
+        &[
+            "address handle destroyed before its request",
+            "made by udaddy+0x",
+        ],
+    );
+}
+
+/// With `-c`, the client writes the message into its buffer after it has posted the buffer for receives.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn pingpong_is_reported_once_for_the_memory_of_its_receives() {
+    report(
+        31,
+        "ibv_rc_pingpong -c -g 0 -n 50 -p PORT",
+        "ibv_rc_pingpong -c -g 0 -n 50 -p PORT SERVER",
+        &["target memory changed while posted", "request 1, a receive"],
+    );
+}
+
+/// The client posts 16 inline bytes to a queue pair for which it has requested none.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn xclient_is_reported_for_its_inline_data() {
+    report(
+        32,
+        "rdma_xserver -p PORT -c r",
+        "rdma_xclient -s SERVER -p PORT -c r",
+        &["has 16 bytes of inline data, and the creation returned max_inline_data 0"],
+    );
+}
+
+/// The cards round up inline data, so that the same program runs there.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn xclient_runs_on_a_card_that_grants_more_inline_data() {
+    exchange(
+        33,
+        &["--card", "connectx-5"],
+        "rdma_xserver -p PORT -c r",
+        "rdma_xclient -s SERVER -p PORT -c r",
+    );
+}
+
+/// Transports, events, shared queues and both directions of perftest, by `softnic check` without a report.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn perftest_with_its_options_has_no_report() {
+    let all = [
+        "ib_read_lat",
+        "ib_atomic_lat",
+        "ib_send_bw -c UD",
+        "ib_send_bw --use-srq -q 2",
+        "ib_send_bw -e -b",
+        "ib_write_bw -l 4 -q 2",
+    ];
+    thread::scope(|scope| {
+        for (host, program) in (1..).zip(all) {
+            scope.spawn(move || {
+                let addrs = [addr(34, 2 * host), addr(34, 2 * host + 1)];
+                let server = format!("{program} -F -x 0 -n 48 -p PORT");
+                let client = format!("{server} SERVER");
+                exchange_by("check", addrs, &[], &server, &client);
+            });
         }
-        assert!(Instant::now() < deadline, "{client:?}");
-        thread::sleep(PAUSE);
-    }
+    });
 }
 
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
