@@ -372,12 +372,96 @@ static void pointers(void) {
     CHECK(recv(fd, &byte, 1, 0) == 1 && byte == '!');
 }
 
+/* A call that blocks, in a thread of its own. */
+struct blocked {
+    void (*call)(int);
+    int fd;
+    volatile int thread;
+};
+
+static void by_recv(int fd) {
+    char byte;
+    recv(fd, &byte, 1, 0);
+}
+
+static void by_recvmsg(int fd) {
+    char byte;
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    recvmsg(fd, &message, 0);
+}
+
+static void by_read(int fd) {
+    char byte;
+    CHECK(read(fd, &byte, 1) != 0);
+}
+
+static void by_poll(int fd) {
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    poll(&entry, 1, -1);
+}
+
+/* The send buffer is full. */
+static void by_sendto(int fd) {
+    static char bytes[60000];
+    sendto(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&nowhere, sizeof nowhere);
+}
+
+static void *block(void *argument) {
+    struct blocked *blocked = argument;
+    blocked->thread = gettid();
+    blocked->call(blocked->fd);
+    return NULL;
+}
+
+/* Waits until a thread sleeps. */
+static void wait_asleep(struct blocked *blocked) {
+    char path[100], state = 0;
+    while (state != 'S') {
+        pause_for(1);
+        if (!blocked->thread)
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", blocked->thread);
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+    }
+}
+
+/* Threads are cancelled at the beginning of a call and while it blocks, and the next calls find no lock taken. */
+static void cancellation(void) {
+    static const struct {
+        void (*call)(int);
+        int needs_full_buffer;
+    } calls[] = {{by_recv, 0}, {by_recvmsg, 0}, {by_read, 0}, {by_poll, 0}, {by_sendto, 1}};
+    int fd = bound_to(4000), other = bound_to(4001);
+    char byte;
+    for (size_t i = 0; i < 2 * sizeof calls / sizeof *calls; i++) {
+        struct blocked blocked = {.call = calls[i / 2].call, .fd = fd};
+        pthread_t thread;
+        void *result;
+        if (calls[i / 2].needs_full_buffer)
+            fill(fd);
+        CHECK(pthread_create(&thread, NULL, block, &blocked) == 0);
+        if (i % 2)
+            wait_asleep(&blocked);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+        CHECK(result == PTHREAD_CANCELED);
+        if (calls[i / 2].needs_full_buffer)
+            make_room(fd);
+        send_here(other, 4000);
+        CHECK(recv(fd, &byte, 1, 0) == 1 && byte == '!');
+        send_here(fd, 4001);
+        CHECK(recv(other, &byte, 1, 0) == 1 && byte == '!');
+    }
+}
+
 static const struct part {
     const char *name;
     void (*run)(void);
 } parts[] = {
     {"writers", writers}, {"idle", idle}, {"masks", masks}, {"threads", threads}, {"handlers", handlers},
-    {"pointers", pointers}, {"limits", limits},
+    {"pointers", pointers}, {"limits", limits}, {"cancellation", cancellation},
 };
 
 int main(int argc, char **argv) {

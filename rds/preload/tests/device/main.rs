@@ -78,3 +78,8 @@ fn values_at_the_limits_have_the_results_of_the_kernel() {
 fn bad_pointers_fail_with_efault_and_change_nothing() {
     call("pointers");
 }
+
+#[test]
+fn cancelled_threads_leave_no_lock_behind() {
+    call("cancellation");
+}

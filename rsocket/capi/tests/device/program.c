@@ -1,5 +1,6 @@
 /* Sockets of librsocket.so, used from C: both ends in one process. argv[1] is the address. */
 
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -467,6 +468,82 @@ static void interrupted(int accepting, int client, int server) {
     CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
 }
 
+static volatile int blocked_thread;
+
+static void by_rrecv(int fd) {
+    char byte;
+    rrecv(fd, &byte, 1, 0);
+}
+
+static void by_rread(int fd) {
+    char byte;
+    CHECK(rread(fd, &byte, 1) != 0);
+}
+
+static void by_rpoll(int fd) {
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    rpoll(&one, 1, -1);
+}
+
+static void by_raccept(int fd) {
+    raccept(fd, NULL, NULL);
+}
+
+static void by_rsend(int fd) {
+    while (rsend(fd, target, sizeof target, 0) > 0)
+        ;
+}
+
+struct blocked {
+    void (*call)(int);
+    int fd;
+};
+
+static void *block(void *argument) {
+    struct blocked *blocked = argument;
+    blocked_thread = gettid();
+    blocked->call(blocked->fd);
+    return NULL;
+}
+
+/* Waits until the blocked thread sleeps. */
+static void wait_asleep(void) {
+    char path[100], state = 0;
+    while (state != 'S') {
+        usleep(1000);
+        if (!blocked_thread)
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", blocked_thread);
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+    }
+}
+
+/* Threads are cancelled at the beginning of a call and while it blocks, and the next calls find no lock taken. */
+static void cancelled(int accepting) {
+    int client = rsocket(AF_INET, SOCK_STREAM, 0);
+    CHECK(rconnect(client, (void *)&address, sizeof address) == 0);
+    int server = raccept(accepting, NULL, NULL);
+    CHECK(server >= 0);
+    struct blocked calls[] = {
+        {by_rrecv, server}, {by_rread, server}, {by_rpoll, server}, {by_raccept, accepting}, {by_rsend, client},
+    };
+    char byte;
+    for (size_t i = 0; i < 2 * sizeof calls / sizeof *calls; i++) {
+        pthread_t thread;
+        void *result;
+        blocked_thread = 0;
+        CHECK(pthread_create(&thread, NULL, block, &calls[i / 2]) == 0);
+        if (i % 2)
+            wait_asleep();
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+        CHECK(result == PTHREAD_CANCELED);
+        CHECK(rsend(server, "x", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
+    }
+    CHECK(rclose(client) == 0 && rclose(server) == 0);
+}
+
 static sem_t held_up, let_go;
 
 static void hold_up(int number) {
@@ -558,6 +635,7 @@ int main(int argc, char **argv) {
     CHECK(info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_cwnd == 384);
     late_options(server);
     interrupted(accepting, client, server);
+    cancelled(accepting);
     messages(client, server);
     placement(client, server);
     waiting(client, server);
