@@ -234,7 +234,7 @@ plain_functions! {
         = channel::ibv_get_cq_event, get_cq_event;
     fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) = channel::ibv_ack_cq_events, ack_cq_events;
     fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> c_int
-        = unsupported::ibv_query_qp_data_in_order, query_qp_data_in_order;
+        = qp::ibv_query_qp_data_in_order, query_qp_data_in_order;
     fn ibv_rereg_mr(
         mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, len: usize, access: c_int,
     ) -> c_int = unsupported::ibv_rereg_mr, rereg_mr;

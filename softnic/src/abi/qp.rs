@@ -31,6 +31,7 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
+    adversary::Rule,
     card::QueueRequest,
     check::{Parent, Used},
     engine::{
@@ -553,6 +554,43 @@ pub(super) unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
         unsafe { Qp::free(raw) };
     }
     0
+}
+
+/// Flags of `ibv_query_qp_data_in_order`: a vector of capabilities is requested, or the device's part alone.
+const RETURN_CAPS: u32 = 1 << 0;
+const DEVICE_ONLY: u32 = 1 << 1;
+
+/// Both capabilities: a message, and each of its aligned blocks, is written in order.
+const IN_ORDER: c_int = 0b11;
+
+/// Whether the bytes of a request are written in order. Peers' writes over reliable connections are, since packets are executed
+/// once and by their numbers, and memory with rights for peers is written by words. It is promised on links that keep the order
+/// of frames, without rules by which a write comes in steps, and to programs on processors that keep the order of loads. Other
+/// bytes are copied in any order.
+pub(super) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    raw: *mut ffi::ibv_qp,
+    op: ffi::ibv_wr_opcode,
+    flags: u32,
+) -> c_int {
+    use ffi::ibv_wr_opcode as of;
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    let port = &qp.device.port;
+    let is_write = [of::IBV_WR_RDMA_WRITE, of::IBV_WR_RDMA_WRITE_WITH_IMM].contains(&op);
+    let is_ordered_cpu = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
+    let comes_in_steps = [Rule::Placement, Rule::Torn]
+        .iter()
+        .any(|rule| port.adversary().has(*rule));
+    let is_promised = qp.kind() == ffi::ibv_qp_type::IBV_QPT_RC
+        && is_write
+        && port.keeps_order()
+        && !comes_in_steps
+        && flags & !(RETURN_CAPS | DEVICE_ONLY) == 0
+        && (is_ordered_cpu || flags & DEVICE_ONLY != 0);
+    match is_promised {
+        true if flags & RETURN_CAPS != 0 => IN_ORDER,
+        is_promised => c_int::from(is_promised),
+    }
 }
 
 /// Null for a queue pair that was not made for extended requests.

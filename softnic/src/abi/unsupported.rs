@@ -29,15 +29,6 @@ unsafe extern "C" fn ibv_query_port(
     libc::EOPNOTSUPP
 }
 
-pub(super) unsafe extern "C" fn ibv_query_qp_data_in_order(
-    _qp: *mut ffi::ibv_qp,
-    _op: ffi::ibv_wr_opcode,
-    _flags: u32,
-) -> c_int {
-    // Retransmitted packets overwrite earlier ones, so data are not written in order.
-    0
-}
-
 /// Always succeeds: the engine copies with the processor, so a forked child may use its copy of registered memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {

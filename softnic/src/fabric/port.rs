@@ -236,6 +236,11 @@ impl Port {
         &self.addrs
     }
 
+    /// Whether the links keep the order of frames.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.shared.lock().order.is_some()
+    }
+
     /// Whether the host is over UDP.
     pub(crate) fn is_over_udp(&self) -> bool {
         let network = self.shared.lock();

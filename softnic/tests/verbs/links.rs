@@ -1,14 +1,15 @@
 //! Properties of a host's port: the MTU of its link, its numbers, and the path of a received datagram.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, thread, time::Duration};
 
-use softnic::{Fabric, Host};
+use ibverbs_sys as ffi;
+use softnic::{Fabric, Host, Rule};
 use verbs::{
     Buf, Init, QueuePair, RemoteAccess, Rtr, Rts, Ud, WcStatus,
     ah::{AddressVector, Addressed, GRH_LEN},
     attr::Mtu,
     op,
-    qp::{Attributes, Psn},
+    qp::{Attributes, Psn, WrOpcode},
 };
 
 use crate::end::{Connected, End, TEST_TIMEOUT};
@@ -146,4 +147,64 @@ fn vector_of_a_received_datagram_is_its_way_back() {
         let fields = (grh.hop_limit, grh.traffic_class, grh.flow_label);
         assert_eq!(fields, (9, 0x28, label));
     }
+}
+
+/// `ibv_query_qp_data_in_order`: only for writes of a reliable connection, on links that keep the order, without a rule by which a
+/// write comes in steps.
+#[test]
+fn bytes_of_a_write_are_promised_in_order_on_links_that_keep_the_order() {
+    let is_x86 = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
+    let promises = |fabric: Fabric| {
+        let this = Connected::new(fabric);
+        let in_order = |opcode| this.qp_b.data_in_order(opcode);
+        assert!(!in_order(WrOpcode::SEND) && !in_order(WrOpcode::RDMA_READ));
+        let query = |flags| {
+            let opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            // SAFETY: a live queue pair.
+            unsafe { ffi::ibv_query_qp_data_in_order(this.qp_b.as_raw(), opcode, flags) }
+        };
+        let device = query(0b11);
+        assert_eq!(query(0b01), if is_x86 { device } else { 0 });
+        assert_eq!(query(0b100), 0, "an unknown flag");
+        assert_eq!(in_order(WrOpcode::RDMA_WRITE), is_x86 && device == 3);
+        device
+    };
+    assert_eq!(promises(Fabric::seeded(7)), 0);
+    assert_eq!(promises(Fabric::seeded(7).in_order()), 3);
+    let with = |rule| promises(Fabric::seeded(7).in_order().rule(rule));
+    assert_eq!(with(Rule::Placement), 0);
+    assert_eq!(with(Rule::Torn), 0);
+    assert_eq!(with(Rule::StaleFields), 3);
+    let datagrams = Fabric::seeded(7).in_order();
+    let datagrams = datagram_qp(&End::new(&datagrams.host("10.9.0.1".parse().unwrap())));
+    assert!(!datagrams.data_in_order(WrOpcode::RDMA_WRITE));
+}
+
+/// A reader that has seen the last word of a write sees the first one, also over lossy links.
+#[test]
+fn last_word_of_a_write_is_written_after_the_first_one() {
+    const LEN: usize = 16 << 10;
+    const WRITES: u64 = 300;
+    let micros = Duration::from_micros;
+    let fabric = Fabric::seeded(7).in_order().loss(0.01);
+    let mut this = Connected::new(fabric.delay(micros(1)..micros(20)));
+    let region = this.b.pd.alloc_remote(LEN, RemoteAccess::WRITE).unwrap();
+    let token = region.token();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut last = 0;
+            while last < WRITES {
+                last = region.load(LEN - 8);
+                let first = region.load(0);
+                assert!(first >= last, "{first} and {last}");
+            }
+        });
+        for number in 1..=WRITES {
+            let source = this.a.filled(&number.to_ne_bytes().repeat(LEN / 8));
+            this.qp_a.post(op::Write::new(source, token)).unwrap();
+            let done = this.a.reap(&mut this.qp_a, 1).pop().unwrap();
+            assert_eq!(done.status, WcStatus::SUCCESS);
+        }
+        reader.join().unwrap();
+    });
 }
