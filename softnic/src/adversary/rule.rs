@@ -115,7 +115,8 @@ rules! {
     EarlyPost "early-post" Error "ibv_post_send(3), ibv_modify_qp(3)",
     /// Messages come before `RDMA_CM_EVENT_ESTABLISHED`.
     EarlyData "early-data" Error "rdma_notify(3)",
-    /// Numbers of queue pairs and keys of memory are issued again at once.
+    /// Numbers of queue pairs and keys of memory are issued again at once; not those of queue pairs of the connection manager,
+    /// which are "maintained in a timewait state" (`rdma_get_cm_event(3)`).
     Reuse "reuse" Assumption "providers of rdma-core",
     /// Posting functions return a negative error number, as the providers siw, erdma and cxgb4 do.
     ErrnoSign "errno-sign" Assumption "providers of rdma-core",

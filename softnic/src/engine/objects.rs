@@ -352,6 +352,14 @@ impl Engine {
         }
     }
 
+    /// Keeps the number of a queue pair from being issued again at once: the connection manager has connected it, and its peer may
+    /// know the number for some time (`RDMA_CM_EVENT_TIMEWAIT_EXIT` of `rdma_get_cm_event(3)`).
+    pub(crate) fn begin_time_wait(&mut self, qp: u32) {
+        if let Some(qp) = self.qps.get_mut(&qp) {
+            qp.has_time_wait = true;
+        }
+    }
+
     /// State and attributes of a queue pair.
     pub fn query_qp(&self, qp: QpNum) -> Option<(State, QpAttributes)> {
         let qp = self.qps.get(&qp.0)?;
@@ -386,7 +394,9 @@ impl Engine {
         let removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
         self.resources.late.forget_qp(qp.0);
-        self.last_freed_qp = Some(qp.0);
+        if !removed.has_time_wait {
+            self.last_freed_qp = Some(qp.0);
+        }
         let drops = self.resources.adversary.choose(Rule::DestroyedCqes, 2) == 1;
         for cq in [removed.init.send_cq, removed.init.recv_cq]
             .into_iter()

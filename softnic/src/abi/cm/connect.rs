@@ -103,6 +103,7 @@ unsafe extern "C" fn rdma_connect(
         if is_datagram {
             nic.manager.resolve_service(id.num(), &data, now)
         } else {
+            nic.engine.begin_time_wait(param.qp_num);
             nic.manager.connect(id.num(), param, &data, now)
         }
     }));
@@ -143,10 +144,10 @@ unsafe extern "C" fn rdma_accept(
                 .call(|nic, _| nic.manager.accept_service(id.num(), param.qp_num, &data)),
         );
     }
-    let ret = outcome(
-        id.port()
-            .call(|nic, now| nic.manager.accept(id.num(), param, &data, now)),
-    );
+    let ret = outcome(id.port().call(|nic, now| {
+        nic.engine.begin_time_wait(param.qp_num);
+        nic.manager.accept(id.num(), param, &data, now)
+    }));
     // SAFETY: a live identifier.
     unsafe { endpoint::finish(raw, ret) }
 }

@@ -90,6 +90,8 @@ pub(super) struct QueuePair {
     max_in_flight: u32,
     /// Whether the slot of a request is free only once a completion has been polled.
     pub(super) frees_at_poll: bool,
+    /// Whether the number stays unused after the destruction, as for a connection of the connection manager.
+    pub(super) has_time_wait: bool,
     /// Number of receives whose completion has not been polled.
     occupied_receives: usize,
     /// Number of calls of `destroy_qp` until the queue pair is destroyed.
@@ -117,6 +119,7 @@ impl QueuePair {
             port_mtu,
             max_in_flight,
             frees_at_poll: false,
+            has_time_wait: false,
             occupied_receives: 0,
             owners: 1,
             receives: VecDeque::new(),
