@@ -14,6 +14,7 @@ use super::{
 use crate::{
     engine::Path,
     fabric::{Charge, Resource},
+    wire::checksum,
 };
 
 /// An address handle.
@@ -79,21 +80,25 @@ pub(super) unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
     0
 }
 
-/// The path of a received datagram, from the 40 bytes before the datagram: IPv4 headers are in the last 20.
+/// First byte of an IPv4 header without options.
+const IPV4: u8 = 0x45;
+
+/// The path of a received datagram, from the 40 bytes before the datagram: IPv4 headers are in the last 20, and the bytes before
+/// are undefined.
 fn received_path(header: &[u8; 40]) -> Path {
     let v6 = |from: usize| -> [u8; 16] { std::array::from_fn(|at| header[from + at]) };
     let v4 = |from: usize| -> [u8; 4] { std::array::from_fn(|at| header[from + at]) };
     let word = u32::from_be_bytes(v4(0));
     let [_, class, _, _] = (word >> 4).to_be_bytes();
-    match header[0] >> 4 {
-        6 => Path {
+    match header[20] == IPV4 && checksum(&header[20..]) == 0 {
+        false => Path {
             src: IpAddr::from(v6(8)),
             dst: IpAddr::from(v6(24)),
             hop_limit: header[7],
             traffic_class: class,
             flow_label: word & 0xf_ffff,
         },
-        _ => Path {
+        true => Path {
             src: IpAddr::from(v4(32)),
             dst: IpAddr::from(v4(36)),
             hop_limit: header[28],

@@ -222,7 +222,7 @@ impl IpHeader {
 }
 
 /// One's complement of the one's complement sum of all 16-bit words; 0 for a header with a valid checksum.
-fn checksum(header: &[u8]) -> u16 {
+pub(crate) fn checksum(header: &[u8]) -> u16 {
     let (words, _) = header.as_chunks();
     let sum: u32 = words
         .iter()

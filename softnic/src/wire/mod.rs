@@ -48,6 +48,7 @@ pub use flush::Feth;
 pub use frame::Frame;
 pub(crate) use identification::Identifier;
 pub use ip::IpHeader;
+pub(crate) use ip::checksum;
 pub use opcode::{Immediate, Opcode, Operation, Position, Transport};
 pub use reth::Reth;
 pub use udp::PORT;
