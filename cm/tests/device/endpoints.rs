@@ -12,7 +12,7 @@ use cm::{
 };
 use verbs::{Buf, RemoteToken, WcStatus, ah::GRH_LEN, cq::WcError, op};
 
-use crate::support::{TEST_TIMEOUT, local, local_v6};
+use crate::support::{TEST_TIMEOUT, expect_bytes, local, local_v6};
 
 fn builder() -> EndpointBuilder {
     EndpointBuilder::new().timeout(TEST_TIMEOUT)
@@ -190,9 +190,7 @@ fn peer_memory_is_read_and_written() {
         .post_write(passive.reg_msgs(*b"written").unwrap(), remote)
         .unwrap();
     passive.send_comp().unwrap().ok().unwrap();
-    let mut found = [0; 7];
-    writable.read(0, &mut found);
-    assert_eq!(&found, b"written");
+    expect_bytes(&writable, b"written");
 }
 
 #[test]
@@ -222,9 +220,7 @@ fn gather_list_is_read_and_written_as_one() {
     let parts = [&b"from two"[..], b" places"].map(|part| active.reg_msgs(part).unwrap());
     active.post_write(parts.into(), writable.token()).unwrap();
     active.send_comp().unwrap().ok().unwrap();
-    let mut found = [0; 15];
-    writable.read(0, &mut found);
-    assert_eq!(&found, b"from two places");
+    expect_bytes(&writable, b"from two places");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use verbs::{
 
 use crate::{
     connections, datagrams,
-    support::{self, Halfway, Side, TEST_TIMEOUT, expect_event, local, next},
+    support::{self, Halfway, Side, TEST_TIMEOUT, expect_bytes, expect_event, local, next},
 };
 
 const ROUNDS: usize = 10;
@@ -239,8 +239,6 @@ fn rdmacm_async_write() {
         let request = op::Write::new(work, region.token());
         active.qp_mut().post(request).unwrap();
         done(side, active);
-        let mut bytes = [0; 64];
-        region.read(0, &mut bytes);
-        assert_eq!(bytes, [b'c'; 64]);
+        expect_bytes(region, &[b'c'; 64]);
     });
 }

@@ -2,14 +2,15 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use cm::{
     CmId, ConnParam, ConnectRequest, ConnectResponse, Event, EventChannel,
     phases::{HasDevice, Listening, RouteResolved},
 };
-use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rts};
+use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, RemoteRegion, Rts};
 
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -24,6 +25,18 @@ pub(crate) fn local_v6() -> IpAddr {
     let address =
         std::env::var("A6").expect("left out: the device has no IPv6 address (variable A6)");
     address.parse().unwrap()
+}
+
+/// Waits until the processor reads `expected` after a write of a peer, whose completion is that of the device only.
+pub(crate) fn expect_bytes(region: &RemoteRegion, expected: &[u8]) {
+    let start = Instant::now();
+    let mut bytes = vec![0; expected.len()];
+    region.read(0, &mut bytes);
+    while bytes != expected {
+        assert!(start.elapsed() < TEST_TIMEOUT, "{bytes:?}");
+        thread::yield_now();
+        region.read(0, &mut bytes);
+    }
 }
 
 pub(crate) fn next(channel: &EventChannel) -> Event {

@@ -17,7 +17,10 @@ use verbs::{
     work::Gather,
 };
 
-use crate::{capabilities::ATOMIC_WRITE, loopback::Fixture};
+use crate::{
+    capabilities::ATOMIC_WRITE,
+    loopback::{Fixture, expect_bytes},
+};
 
 const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const QKEY: u32 = 0x1111_1111;
@@ -140,7 +143,7 @@ fn qp_ex_rc_rdma_write() {
         (WcStatus::SUCCESS, Some(WcOpcode::RDMA_WRITE))
     );
     assert_eq!(&*work, b"written!");
-    assert_eq!(region.load(0).to_ne_bytes(), *b"written!");
+    expect_bytes(|bytes| region.read(0, bytes), b"written!");
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Two queue pairs of one process, connected to each other through the device.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use ibverbs_sys as ffi;
 use verbs::{
     CompletionQueue, Context, Device, Gid, Init, ProtectionDomain, QueuePair, RemoteAccess, Reset,
@@ -21,6 +26,21 @@ pub(crate) fn tested() -> Device {
 /// The device under test, open.
 pub(crate) fn open() -> Context {
     tested().open().unwrap()
+}
+
+/// Limit of the time until the processor reads the bytes of a peer.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Waits until the processor reads `expected` after a write of a peer, whose completion is that of the device only.
+pub(crate) fn expect_bytes(read: impl Fn(&mut [u8]), expected: &[u8]) {
+    let start = Instant::now();
+    let mut bytes = vec![0; expected.len()];
+    read(&mut bytes);
+    while bytes != expected {
+        assert!(start.elapsed() < ARRIVAL_TIMEOUT, "{bytes:?}");
+        thread::yield_now();
+        read(&mut bytes);
+    }
 }
 
 /// A device with one protection domain.

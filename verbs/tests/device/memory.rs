@@ -21,7 +21,7 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use crate::loopback::Fixture;
+use crate::loopback::{Fixture, expect_bytes};
 
 /// Sends one work to another, and gives both back.
 pub(crate) fn exchange<S: Gather + 'static, R: Scatter + 'static>(
@@ -142,6 +142,7 @@ fn shared_memory_of_another_process_is_sent() {
     let region = region.create().unwrap();
     let mut cq = fixture.cq(16);
     assert_eq!(write(&fixture, &mut cq, &region), WcStatus::SUCCESS);
+    expect_bytes(|bytes| region.read(0, bytes), b"from the peer");
     let write = "printf child | dd of=/proc/self/fd/1 bs=1 seek=9 conv=notrunc status=none";
     let status = Command::new("sh").args(["-c", write]).stdout(fd).status();
     assert!(status.unwrap().success());
@@ -162,9 +163,8 @@ fn traffic_by_address(fixture: &Fixture, region: &RemoteRegion) {
     let part = region.slice(4000..4100);
     assert!(part.token().addr < 0x10_0000);
     assert_eq!(write(fixture, &mut cq, &part), WcStatus::SUCCESS);
+    expect_bytes(|bytes| region.read(3999, bytes), b"\0from the peer\0");
     let mut bytes = [0; 15];
-    region.read(3999, &mut bytes);
-    assert_eq!(&bytes, b"\0from the peer\0");
     let to = fixture.pd.alloc_remote(16, RemoteAccess::empty()).unwrap();
     let (_, received) = exchange(fixture, region.slice(4000..4004), to);
     received.read(0, &mut bytes[..5]);

@@ -7,7 +7,7 @@ use verbs::{
     WcStatus, mw::WindowType, op,
 };
 
-use crate::loopback::Fixture;
+use crate::loopback::{Fixture, expect_bytes};
 
 pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -60,9 +60,7 @@ fn type_1_window_gives_access_until_dropped() {
     assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
     assert_eq!((token.len, token.rkey), (16, window.rkey()));
     assert_eq!(write(&fixture, &mut cq, &mut a, token), WcStatus::SUCCESS);
-    let mut bytes = [0; 4];
-    region.read(8, &mut bytes);
-    assert_eq!(&bytes, b"data");
+    expect_bytes(|bytes| region.read(8, bytes), b"data");
     drop(window);
     assert_eq!(
         write(&fixture, &mut cq, &mut a, token),

@@ -53,7 +53,11 @@ impl Record {
 
     /// Checks an ended connection.
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), Violation> {
-        let is_acknowledged = |side: usize| self.acknowledged[side] <= self.received[1 - side];
+        // A killed program counts the messages of its polls.
+        let is_acknowledged = |side: usize| {
+            let has_received = self.acknowledged[side] <= self.received[1 - side];
+            has_received || self.outcomes[1 - side] == Some(Outcome::Killed)
+        };
         if !is_acknowledged(0) || !is_acknowledged(1) {
             return Err(format!(
                 "an acknowledged message was not received: {self:?}"
@@ -86,6 +90,8 @@ pub(super) struct Queues {
     pub(super) sent: usize,
     /// Whether this side has disconnected: flushed requests are expected.
     pub(super) is_closing: bool,
+    /// Why the end waits for its requests to be flushed.
+    pub(super) stopped: Option<String>,
 }
 
 /// Work of any state of a queue pair that posts receives and takes completions.
@@ -145,11 +151,18 @@ impl Queues {
             receives: 0,
             sent: 0,
             is_closing: false,
+            stopped: None,
         };
         for _ in 0..DEPTH.min(messages) {
             queues.post_receive(&mut qp)?;
         }
         Ok((queues, qp))
+    }
+
+    /// Expects flushed requests only from now on.
+    pub(super) fn stop(&mut self, reason: &str) {
+        self.is_closing = true;
+        self.stopped.get_or_insert_with(|| reason.to_owned());
     }
 
     fn post_receive(&mut self, qp: &mut impl Posting) -> verbs::Result<()> {

@@ -162,6 +162,29 @@ impl Node {
 }
 
 impl Stage {
+    /// Moves the queue pair to the error state, so that all requests complete. Returns false if there is none to wait for.
+    fn stop(&mut self, reason: &str) -> bool {
+        let (stopped, queues) = match self {
+            Self::Resolving | Self::Connecting(..) => return false,
+            Self::Accepting(qp, queues) => (qp.to_error(), queues),
+            Self::Up(connection, queues) => (connection.qp_mut().to_error(), queues),
+        };
+        queues.stop(reason);
+        stopped.is_ok()
+    }
+
+    /// Why the end has stopped, once all of its requests have completed: a message may be visible after the event of its
+    /// connection's end.
+    fn end_reason(&self) -> Option<String> {
+        let (qp, queues) = match self {
+            Self::Resolving | Self::Connecting(..) => return None,
+            Self::Accepting(qp, queues) => (qp, queues),
+            Self::Up(connection, queues) => (connection.qp(), queues),
+        };
+        let in_flight = qp.send_queue().in_flight() + qp.receive_queue().in_flight();
+        queues.stopped.clone().filter(|_| in_flight == 0)
+    }
+
     fn poll(
         &mut self,
         record: &mut Record,
@@ -179,16 +202,22 @@ impl Stage {
 impl Running {
     /// Takes completions, sends, and disconnects complete connections.
     fn poll(&mut self, messages: usize, records: &mut [Record]) -> Result<(), Violation> {
-        let mut failed = Vec::new();
+        let (mut failed, mut ended) = (Vec::new(), Vec::new());
         for (key, end) in &mut self.ends {
             let record = &mut records[end.connection];
             if let Some(status) = end.stage.poll(record, messages)? {
                 failed.push((*key, format!("{status:?}")));
                 continue;
             }
+            if let Some(reason) = end.stage.end_reason() {
+                ended.push((*key, reason));
+            }
             let Stage::Up(connection, queues) = &mut end.stage else {
                 continue;
             };
+            if queues.stopped.is_some() {
+                continue;
+            }
             let sent = queues.send(connection, record, messages);
             if let Err(error) = sent {
                 failed.push((*key, error.to_string()));
@@ -198,8 +227,30 @@ impl Running {
                 connection.disconnect().map_err(|error| error.to_string())?;
             }
         }
+        for (key, reason) in ended {
+            self.end(key, &reason, messages, records);
+        }
         for (key, error) in failed {
-            self.end(key, &error, messages, records);
+            self.stop(key, &error, messages, records)?;
+        }
+        Ok(())
+    }
+
+    /// Ends an end once all of its requests have completed.
+    fn stop(
+        &mut self,
+        key: Key,
+        reason: &str,
+        messages: usize,
+        records: &mut [Record],
+    ) -> Result<(), Violation> {
+        let Some(end) = self.ends.get_mut(&key) else {
+            return Ok(());
+        };
+        let waits = end.stage.stop(reason);
+        end.stage.poll(&mut records[end.connection], messages)?;
+        if !waits || end.stage.end_reason().is_some() {
+            self.end(key, reason, messages, records);
         }
         Ok(())
     }
@@ -251,13 +302,10 @@ impl Running {
                 self.end(id.key(), &error.to_string(), messages, records)
             }
             Event::ConnectFailed { id, failure } => {
-                self.end(id.key(), &failure.to_string(), messages, records);
+                self.stop(id.key(), &failure.to_string(), messages, records)?;
             }
             Event::Disconnected { key, .. } => {
-                if let Some(end) = self.ends.get_mut(&key) {
-                    end.stage.poll(&mut records[end.connection], messages)?;
-                }
-                self.end(key, "disconnected", messages, records);
+                self.stop(key, "disconnected", messages, records)?;
             }
             Event::TimewaitExit(_) => {}
             other => return Err(format!("an unexpected event: {other:?}")),

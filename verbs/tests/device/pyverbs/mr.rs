@@ -9,7 +9,7 @@ use verbs::{
 };
 
 use super::traffic::{self, RcQp, SIZE, content, sent};
-use crate::loopback::Fixture;
+use crate::loopback::{Fixture, expect_bytes};
 
 /// Safe registration always adds the flag missing here, so the test calls C directly.
 #[test]
@@ -64,9 +64,7 @@ impl Windows {
         }
         for _ in 0..20 {
             assert_eq!(this.write(), WcStatus::SUCCESS);
-            let mut bytes = vec![0; SIZE];
-            this.players[1].region.read(0, &mut bytes);
-            assert_eq!(bytes, content(0));
+            expect_bytes(|bytes| this.players[1].region.read(0, bytes), &content(0));
             this.players[1].region.write(0, &vec![0; SIZE]);
             this.players.reverse();
         }
