@@ -42,7 +42,8 @@ fn drain_returns_all_work_and_foreign_completions() {
         [0, 1, 2].map(|context| (context, WcStatus::WR_FLUSH_ERR))
     );
     b.drain(&mut [&mut cq], TEST_TIMEOUT, |done| {
-        done.unwrap().ok().unwrap();
+        // The first drain may have met only a part of them.
+        assert!(matches!(done, Ok(Completed::Receive(_))));
         foreign += 1;
     })
     .unwrap();
