@@ -73,6 +73,7 @@ pub(crate) fn run(long: bool) -> Result<bool> {
     stages.check("semver", || semver::run_if_possible(&workspace));
     stages.check("counts", || bench::run_counts(&workspace, true));
     test::run_stages_of_nightly(&workspace, &mut stages);
+    test::rules::run_stage(&workspace, &mut stages);
     test::arm64::run_stage(&workspace, &mut stages);
     let preparation = preparation.as_ref();
     test::run_stages(&workspace, &options, &stack, preparation, &mut stages)?;

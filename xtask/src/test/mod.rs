@@ -16,7 +16,7 @@
 //!
 //! The kernel of the guests is built during the *host* stage, at the lowest priority; the stage *kernel* waits for it.
 //!
-//! `ci` adds a part of the tests on the [`newest`] stack. With `--device`, only the suites of a [`card`] run.
+//! `ci` adds the suites on softnic under all [`rules`] of its adversary, and a part of the tests on the [`newest`] stack. With `--device`, only the suites of a [`card`] run.
 //!
 //! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
@@ -25,6 +25,7 @@ mod card;
 mod first_build;
 mod guests;
 mod newest;
+pub(crate) mod rules;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -77,6 +78,9 @@ pub(crate) struct Options {
     /// Run tests of verbs and softnic under Miri; needs a nightly toolchain with Miri
     #[arg(long, conflicts_with_all = ["device_only", "sanitize", "sanitize_softnic", "valgrind"])]
     pub(crate) miri: bool,
+    /// Run the suites on softnic with devices that use the freedoms of the standard: 7 for all rules with the seed 7, 7:keys for one
+    #[arg(long, value_name = "SEED[:RULES]", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri"])]
+    pub(crate) rules: Option<String>,
     /// Machine of the guests: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
@@ -86,7 +90,7 @@ pub(crate) struct Options {
     ///
     /// Other devices, modules and network interfaces are unchanged. The device's addresses are the first ones of its GID
     /// table, or those in the variables A and A6; A2 and A3 are further IPv4 addresses of the device, for rds.
-    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "stack", "kernel", "rdma_core"])]
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "rules", "stack", "kernel", "rdma_core"])]
     pub(crate) device: Option<String>,
     /// Only tests with this text in the name
     pub(crate) filter: Option<String>,
@@ -175,6 +179,7 @@ pub(crate) fn selections() -> Vec<&'static str> {
     parts.extend(own_logic::MODULES.map(|(_, module)| module));
     parts.extend(card::LEFT_OUT.map(|(_, module, _)| module));
     parts.extend(arm64::NOT_EMULATED);
+    parts.extend(rules::LEFT_OUT.map(|(_, test, _, _)| test));
     parts
 }
 
@@ -231,6 +236,10 @@ pub(crate) fn run_stages(
     }
     if options.sanitize_softnic {
         return sanitize_softnic(&suite, stages);
+    }
+    if let Some(rules) = &options.rules {
+        stages.test("rules", |counts| suite.rules(rules, counts));
+        return Ok(());
     }
     match stack {
         Stack::Softnic => {
@@ -351,7 +360,11 @@ pub(crate) fn without_guests_if_none(options: &Options) -> Result<Options> {
 
 /// Installs the packages that these tests need, and starts to build the kernels of their guests, if any.
 pub(crate) fn prepare_guests(options: &Options, stack: &Stack) -> Result<Option<Preparation>> {
-    let on_host = options.host_only || options.valgrind || options.miri || options.sanitize_softnic;
+    let on_host = options.host_only
+        || options.valgrind
+        || options.miri
+        || options.sanitize_softnic
+        || options.rules.is_some();
     let Stack::Guests { kernel, .. } = stack else {
         return Ok(None);
     };
@@ -749,7 +762,8 @@ mod tests {
         let workspace = Workspace::load().unwrap();
         let all = LOADED_ELSEWHERE.iter().chain(&CHECKED_BY_VALGRIND);
         let all = all.chain(&ON_SOFTNIC).chain(&ALSO_OVER_IWARP);
-        for name in all.chain(&newest::BINDINGS) {
+        let suites = rules::SUITES.map(|(package, _)| package);
+        for name in all.chain(&newest::BINDINGS).chain(&suites) {
             let mut packages = workspace.packages().iter();
             assert!(
                 packages.any(|package| package.name.as_str() == *name),
