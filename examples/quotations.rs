@@ -71,12 +71,13 @@ mod trace {
 mod chapter {
     const CHAPTER: &str = include_str!("../softnic/GUIDE.md");
 
-    const SOURCES: [&str; 5] = [
+    const SOURCES: [&str; 6] = [
         include_str!("kv_store/tests/softnic/store.rs"),
         include_str!("../softnic/tests/failures/limits.rs"),
         include_str!("../softnic/tests/failures/objects.rs"),
         include_str!("../softnic/tests/guide.rs"),
         include_str!("../softnic/tests/scripted.rs"),
+        include_str!("../softnic/tests/tokio_clock.rs"),
     ];
 
     #[test]

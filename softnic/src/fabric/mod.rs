@@ -542,6 +542,25 @@ impl Fabric {
         self.shared.is_manual() && self.shared.lock().step()
     }
 
+    /// Advances the time of a manual fabric by `by`: frames and timers due until then are processed, each at its time. No effect
+    /// on another fabric.
+    ///
+    /// With the same steps for the clock of tokio ([`advance`](https://docs.rs/tokio/latest/tokio/time/fn.advance.html)), time-outs
+    /// of tasks and of devices elapse in their order, however long the threads of the test wait for a processor: see the guide.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let fabric = softnic::Fabric::manual(7);
+    /// fabric.advance(Duration::from_secs(60));
+    /// assert_eq!(fabric.now(), Duration::from_secs(60));
+    /// ```
+    pub fn advance(&self, by: Duration) {
+        if self.shared.is_manual() {
+            self.shared.lock().advance_virtual(by);
+        }
+    }
+
     /// Time since the creation of the fabric; virtual in a manual fabric.
     pub fn now(&self) -> Duration {
         self.shared.now(&self.shared.lock())
