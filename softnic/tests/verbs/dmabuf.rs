@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Write as _},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::FileExt,
@@ -73,6 +73,55 @@ fn peer_writes_and_reads_a_dmabuf_by_its_iova() {
     assert_eq!(done[0].status, verbs::WcStatus::REM_ACCESS_ERR);
     file.read_exact_at(&mut all[..13], SECOND + 24).unwrap();
     assert_eq!(all[..13], *b"of the device");
+}
+
+/// A dma-buf of the kernel over a memory file, by `udmabuf`. The argument of the request is `struct udmabuf_create`: descriptor and
+/// flags of 4 bytes, offset and size of 8.
+fn udmabuf(device: &File, memory: &SharedMemory, len: u64) -> OwnedFd {
+    /// `UDMABUF_CREATE`: `_IOW('u', 0x42, struct udmabuf_create)`.
+    const CREATE: libc::Ioctl = 0x4018_7542;
+    let number = u32::try_from(memory.as_fd().as_raw_fd()).unwrap();
+    let create: [u64; 3] = [u64::from(number), 0, len];
+    // SAFETY: the request reads the structure.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), CREATE, create.as_ptr()) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: fresh, with no other owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// With a dma-buf of the kernel where the machine has `udmabuf`, which is said otherwise.
+#[test]
+fn peer_writes_into_a_dmabuf_of_the_kernel() {
+    let device = File::options().read(true).write(true).open("/dev/udmabuf");
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => {
+            // Past the capture of a passing test's output.
+            let line = format!("LEFT OUT: a dma-buf of the kernel: /dev/udmabuf: {error}\n");
+            io::stderr().write_all(line.as_bytes()).unwrap();
+            return;
+        }
+    };
+    let mut this = Connected::new(Fabric::new());
+    let memory = SharedMemory::create(2 * PAGE).unwrap();
+    let file = view(&memory);
+    let dmabuf = udmabuf(&device, &memory, 2 * SECOND);
+    let range = DmaBufRange {
+        offset: SECOND,
+        len: 100,
+        iova: SECOND,
+    };
+    let registration = this.b.pd.register_dmabuf(dmabuf.as_fd(), range);
+    let region = registration.remote(RemoteAccess::WRITE).create().unwrap();
+    drop(dmabuf);
+    this.qp_a
+        .post(op::Write::new(this.a.filled(b"by a peer"), region.token()))
+        .unwrap();
+    let done = this.a.reap(&mut this.qp_a, 1);
+    assert_eq!(done[0].status, verbs::WcStatus::SUCCESS);
+    let mut text = [0; 9];
+    file.read_exact_at(&mut text, SECOND).unwrap();
+    assert_eq!(text, *b"by a peer");
 }
 
 fn errno_of(this: &Connected, fd: BorrowedFd<'_>, range: DmaBufRange) -> Option<i32> {
