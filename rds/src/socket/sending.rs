@@ -329,7 +329,7 @@ impl Socket {
             let refused = match state.node.send(self.id, options.to, draft) {
                 Ok(sent) => {
                     let operation = match (peer, &sent) {
-                        (Some(peer), node::Sent::Queued(_, id)) => {
+                        (Some(peer), node::Dispatched::Queued(_, id)) => {
                             state.operations.begin(self.id, peer, *id);
                             Some(*id)
                         }
@@ -359,17 +359,21 @@ impl Socket {
     }
 
     /// Posts a queued message, or delivers a local one. Returns the number of a local operation.
-    fn sent<'s>(&'s self, mut state: Guard<'s>, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
+    fn sent<'s>(
+        &'s self,
+        mut state: Guard<'s>,
+        sent: node::Dispatched<Arc<Outbound>>,
+    ) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
-        if let node::Sent::Queued(..) = sent {
+        if let node::Dispatched::Queued(..) = sent {
             // Post before polling.
             state.drive(now);
             if !state.complete() {
                 return None;
             }
         }
-        if let node::Sent::Local(message) = sent {
+        if let node::Dispatched::Local(message) = sent {
             (state, operation) = self.deliver(state, now, message);
         }
         state.drive(now);

@@ -36,7 +36,7 @@ use table::PeerTable;
 pub use error::SocketError;
 pub use peers::BadRequest;
 pub use socket::{DEFAULT_LIMIT, Delivery, Event, MAX_COPIED_LEN, Pending, Readiness};
-pub use sockets::{LocalMessage, NotSent, Sent};
+pub use sockets::{Dispatched, LocalMessage, NotSent};
 pub use stats::{NodeStats, SocketStats};
 
 use super::{

@@ -26,7 +26,7 @@ pub struct LocalMessage<P> {
 
 /// Result of a send.
 #[derive(Debug)]
-pub enum Sent<P> {
+pub enum Dispatched<P> {
     /// Queued on this connection, with this sequence number.
     Queued(ConnectionId, u64),
     /// A message to a socket of the same process.
@@ -227,7 +227,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         id: SocketId,
         to: Option<SocketAddr>,
         draft: Draft<P>,
-    ) -> Result<Sent<P>, NotSent<P>> {
+    ) -> Result<Dispatched<P>, NotSent<P>> {
         if let Some((connection, from, to)) = self.cached_route(id, to, &draft) {
             return self.send_over(connection, id, (from, to), draft);
         }
@@ -293,7 +293,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         id: SocketId,
         (from, to): (u16, u16),
         draft: Draft<P>,
-    ) -> Result<Sent<P>, NotSent<P>> {
+    ) -> Result<Dispatched<P>, NotSent<P>> {
         let len = draft.len;
         let ask = self
             .sockets
@@ -318,7 +318,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Err(NotSent { error, draft });
         };
         match peer.connection.send(message, ask) {
-            Ok(sequence) => Ok(Sent::Queued(connection, sequence)),
+            Ok(sequence) => Ok(Dispatched::Queued(connection, sequence)),
             Err(refused) => {
                 if let Some(socket) = self.sockets.get_mut(&id) {
                     socket.released(len);
@@ -441,7 +441,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         from: SocketAddr,
         to: SocketAddr,
         draft: Draft<P>,
-    ) -> Sent<P> {
+    ) -> Dispatched<P> {
         if let Some(rdma) = &draft.rdma {
             self.counters.operations += 1;
             self.counters.operation_bytes += u64::from(rdma.len);
@@ -462,10 +462,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                     });
                     self.woken.insert(id);
                 }
-                return Sent::Answered(draft.payload);
+                return Dispatched::Answered(draft.payload);
             }
         }
-        Sent::Local(LocalMessage { from, to, draft })
+        Dispatched::Local(LocalMessage { from, to, draft })
     }
 
     /// Notifies the end of an operation performed by the caller, between local sockets.

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use rds_proto::{
     SocketId,
     connection::{Direction, Draft, Rdma, Report, Status},
-    node::{Event, Node, Sent, Settings, SocketError},
+    node::{Dispatched, Event, Node, Settings, SocketError},
     wire::{Flags, Header},
 };
 
@@ -212,7 +212,7 @@ impl Run {
             draft.rdma = Some(Box::new(operation(&mut self.rng, number)));
         }
         match host.node.send(id, Some(to), draft) {
-            Ok(Sent::Queued(..)) => {
+            Ok(Dispatched::Queued(..)) => {
                 host.payloads.insert(number.into(), pattern(number, len));
                 self.to_send[i] -= 1;
                 if with_operation {

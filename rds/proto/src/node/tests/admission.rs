@@ -402,7 +402,7 @@ fn sequence_continues_after_eviction() {
     assert_eq!(node.connections().count(), 1, "the other is forgotten");
     node.cancel(socket, None).unwrap();
     let again = node.send(socket, Some((B, 4000).into()), Draft::new(0, vec![]));
-    assert!(matches!(again, Ok(Sent::Queued(_, sequence)) if sequence > 3));
+    assert!(matches!(again, Ok(Dispatched::Queued(_, sequence)) if sequence > 3));
 }
 
 #[test]

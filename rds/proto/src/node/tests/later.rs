@@ -161,7 +161,7 @@ fn cached_route_is_invalidated_by_changes() {
     let here = bound(&mut pair.a, B, 5000);
     send(&mut pair.a, from, dest, 0).unwrap();
     let local = pair.a.send(from, Some(dest), Draft::new(7, vec![0; 7]));
-    assert!(matches!(local, Ok(Sent::Local(_))));
+    assert!(matches!(local, Ok(Dispatched::Local(_))));
     pair.a.close(here).unwrap();
     send(&mut pair.a, from, dest, 8).unwrap();
     pair.run_until_idle().unwrap();

@@ -202,7 +202,7 @@ fn send_uses_the_default_destination() {
         node.connect(id, dest.into()).unwrap();
         assert_eq!(node.names(id), Ok((Some(here.into()), Some(dest.into()))));
         let sent = node.send(id, None, Draft::new(0, vec![])).unwrap();
-        assert!(matches!(sent, Sent::Queued(..)));
+        assert!(matches!(sent, Dispatched::Queued(..)));
     }
     let unconnected = bound(&mut node, A, 41);
     let refused = node
@@ -610,7 +610,7 @@ fn local_message_is_delivered_without_connection() {
     let from = bound(&mut a, A, 40);
     let to = bound(&mut a, A, 50);
     let sent = a.send(from, Some((A, 50).into()), Draft::new(3, vec![1, 2, 3]));
-    let Ok(Sent::Local(local)) = sent else {
+    let Ok(Dispatched::Local(local)) = sent else {
         panic!("{sent:?}");
     };
     let delivery = Delivery {
@@ -625,7 +625,7 @@ fn local_message_is_delivered_without_connection() {
     assert_eq!(a.deliver_local(local.to, delivery), Some(to));
     assert_eq!(lens(&mut a, to), [3]);
     let ping = a.send(from, Some((A, 0).into()), Draft::new(0, vec![]));
-    assert!(matches!(ping, Ok(Sent::Answered(_))));
+    assert!(matches!(ping, Ok(Dispatched::Answered(_))));
     let Some(Event::Message(pong)) = a.receive(from).unwrap() else {
         panic!("no answer");
     };
