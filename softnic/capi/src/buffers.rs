@@ -189,7 +189,9 @@ mod tests {
         // SAFETY: a call without preconditions; no count is asked for.
         let list = unsafe { ffi::ibv_get_device_list(ptr::null_mut()) };
         // SAFETY: the list has the device of the host, and stays until the end of the process.
-        let ctx = unsafe { ffi::ibv_open_device(*list) };
+        let device = unsafe { *list };
+        // SAFETY: a device of the list.
+        let ctx = unsafe { ffi::ibv_open_device(device) };
         // SAFETY: an open device.
         let pd = unsafe { ffi::ibv_alloc_pd(ctx) };
         let memory = memory();

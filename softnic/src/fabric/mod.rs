@@ -556,9 +556,7 @@ impl Fabric {
     /// assert_eq!(fabric.now(), Duration::from_secs(60));
     /// ```
     pub fn advance(&self, by: Duration) {
-        if self.shared.is_manual() {
-            self.shared.lock().advance_virtual(by);
-        }
+        self.shared.advance_manual(by);
     }
 
     /// Time since the creation of the fabric; virtual in a manual fabric.

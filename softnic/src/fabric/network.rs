@@ -686,15 +686,6 @@ impl Network {
         self.advance(self.virtual_now);
         true
     }
-
-    /// Takes the steps of a duration, at the end of which the virtual time is.
-    pub(super) fn advance_virtual(&mut self, by: Duration) {
-        let end = self.virtual_now.saturating_add(by);
-        while self.is_busy() || self.next_deadline().is_some_and(|at| at <= end) {
-            self.step();
-        }
-        self.virtual_now = end;
-    }
 }
 
 /// Greatest path MTU whose frames fit a link's MTU, at least 256: as `iboe_get_mtu` of Linux, which subtracts the headers

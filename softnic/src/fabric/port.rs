@@ -139,6 +139,19 @@ impl Shared {
         }
     }
 
+    /// Takes the steps of a duration in a manual fabric, at the end of which the virtual time is.
+    pub(super) fn advance_manual(&self, by: Duration) {
+        if !self.is_manual {
+            return;
+        }
+        let mut network = self.lock();
+        let end = network.virtual_now.saturating_add(by);
+        while network.is_busy() || network.next_deadline().is_some_and(|at| at <= end) {
+            network.step();
+        }
+        network.virtual_now = end;
+    }
+
     pub(super) fn now(&self, network: &Network) -> Duration {
         if self.is_manual {
             network.virtual_now

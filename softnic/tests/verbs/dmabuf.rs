@@ -89,7 +89,7 @@ fn udmabuf(device: &File, memory: &SharedMemory, len: u64) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// With a dma-buf of the kernel where the machine has `udmabuf`, which is said otherwise.
+/// With a dma-buf of the kernel where the machine has `udmabuf`; its absence is reported.
 #[test]
 fn peer_writes_into_a_dmabuf_of_the_kernel() {
     let device = File::options().read(true).write(true).open("/dev/udmabuf");
