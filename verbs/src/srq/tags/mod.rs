@@ -479,7 +479,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// untagged receives are posted.
     ///
     /// # Errors
-    /// As for [`SrqHandle::arm_limit`].
+    /// As for [`SrqHandle::arm_limit`](super::SrqHandle::arm_limit).
     #[doc(alias = "ibv_modify_srq")]
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         self.srq.arm_limit(limit)
@@ -488,7 +488,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// `ibv_query_srq`—The limits of the queue, without tags. Enters the kernel.
     ///
     /// # Errors
-    /// As for [`SrqHandle::query`].
+    /// As for [`SrqHandle::query`](super::SrqHandle::query).
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr> {
         self.srq.query()
