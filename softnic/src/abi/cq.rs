@@ -27,7 +27,7 @@ use super::{
 use crate::{
     adversary::{Adversary, Rule},
     check::{Parent, Used},
-    engine::{Armed, Completion, CompletionOp, CqId, Engine, Moderation, QpNum},
+    engine::{Armed, Completion, CompletionOp, CqId, Engine, Moderation, NetworkHeader, QpNum},
     fabric::{ObjectCharge, Port, Resource, locked},
     failure::Call,
 };
@@ -486,8 +486,14 @@ pub(super) fn wc(completion: &Completion) -> ffi::ibv_wc {
     wc.byte_len = completion.byte_len;
     wc.qp_num = completion.qp;
     wc.src_qp = completion.src_qp;
-    if completion.has_grh {
+    if let Some(header) = completion.header {
         wc.wc_flags |= flags::IBV_WC_GRH.0;
+        // The kind of the header, which a completion of RoCE v2 has (InfiniBand, A17.4.5.1), as devices of mlx5 report it: the bit
+        // of UDP, and the network header. UCX drops datagrams over IPv4 without it.
+        wc.sl = match header {
+            NetworkHeader::Ipv4 => 0b1010,
+            NetworkHeader::Ipv6 => 0b1001,
+        };
     }
     if let Some(imm) = completion.imm {
         wc.wc_flags |= flags::IBV_WC_WITH_IMM.0;

@@ -70,6 +70,15 @@ pub enum CompletionOp {
     ReceiveWrite,
 }
 
+/// Network header of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -89,8 +98,8 @@ pub struct Completion {
     pub qp: u32,
     /// Number of the sender's queue pair, for datagrams.
     pub src_qp: u32,
-    /// Whether the first 40 bytes of the receive are a header (GRH).
-    pub has_grh: bool,
+    /// Header at the end of the first 40 bytes of the receive (GRH), for datagrams.
+    pub header: Option<NetworkHeader>,
     /// Time of the completion.
     pub time: Duration,
     /// Number of requests of the queue that have ended since the completion before: this one, and unsignaled ones before it.

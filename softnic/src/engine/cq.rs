@@ -204,7 +204,7 @@ mod tests {
             invalidated: None,
             qp: 7,
             src_qp: 0,
-            has_grh: false,
+            header: None,
             time: NOW,
             ended: 1,
             late_bytes: None,

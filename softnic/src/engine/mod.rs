@@ -41,7 +41,7 @@ mod withheld;
 mod xrc;
 
 pub use access::Access;
-pub use completion::{Completion, CompletionOp, Status};
+pub use completion::{Completion, CompletionOp, NetworkHeader, Status};
 pub use cq::{Armed, Moderation};
 pub use device::Engine;
 pub use error::EngineError;

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use softnic::engine::{Destination, Path, QpKind, RecvRequest, SendRequest, State, Status};
+use softnic::engine::{
+    Destination, NetworkHeader, Path, QpKind, RecvRequest, SendRequest, State, Status,
+};
 
 use crate::{
     pair::{Pair, SEND, attributes, request},
@@ -40,7 +42,7 @@ fn datagram_arrives_behind_its_header() {
         (Status::Success, 45)
     );
     assert_eq!(completion.src_qp, pair.hosts[0].qp.0);
-    assert!(completion.has_grh);
+    assert_eq!(completion.header, Some(NetworkHeader::Ipv4));
     let received = pair.hosts[1].memory.at(BASE, 45);
     assert_eq!(received[..20], [0; 20]);
     assert_eq!(

@@ -243,7 +243,7 @@ impl QueuePair {
             invalidated: None,
             qp: self.num,
             src_qp: self.attributes.dest_qp,
-            has_grh: false,
+            header: None,
             time: Duration::ZERO,
             ended: 1,
             late_bytes: None,

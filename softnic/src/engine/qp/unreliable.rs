@@ -9,7 +9,7 @@ use crate::{
     adversary::Rule,
     engine::{
         access::Access,
-        completion::{CompletionOp, Status},
+        completion::{CompletionOp, NetworkHeader, Status},
         packet::{Content, Packet},
         psn::Psn,
         request::RecvRequest,
@@ -212,7 +212,10 @@ impl QueuePair {
         completion.byte_len = u32::try_from(len).unwrap_or(u32::MAX);
         completion.imm = packet.frame.extensions.imm;
         completion.src_qp = deth.src_qp;
-        completion.has_grh = true;
+        completion.header = Some(match packet.frame.ip.dst().is_ipv4() {
+            true => NetworkHeader::Ipv4,
+            false => NetworkHeader::Ipv6,
+        });
         let solicited = packet.frame.bth.solicited;
         ctx.resources
             .complete(target.cq, completion, solicited, ctx.now);
