@@ -27,7 +27,7 @@ use rustix::net::{
     },
 };
 
-use crate::wire::PORT;
+use crate::{Fabric, wire::PORT};
 
 /// Slots of programs. Slot 0 is the keeper's, and slot 255 that of numbers of multicast groups.
 pub const SLOTS: RangeInclusive<u8> = 1..=254;
@@ -37,6 +37,13 @@ pub const MAX_MESSAGE: usize = 512;
 
 /// Requested length of the kernel's buffers, in bytes. The kernel grants up to `net.core.rmem_max` and `wmem_max`.
 const BUFFER: usize = 8 << 20;
+
+/// The files below `/sys/class` of the device at an address, each with its text: the values of `ibv_query_device(3)` and
+/// similar functions, `interface` as the network interface of the address, and `node` as the number of the device's node.
+#[must_use]
+pub fn sysfs_files(addr: IpAddr, interface: &str, node: &str) -> Vec<(String, String)> {
+    Fabric::sysfs_files(addr, interface, node)
+}
 
 /// Opens a socket at the port of `RoCEv2` of an address, whose frames have identification 0 and the flag DF, as the ICRC covers
 /// them. Sockets of a keeper share the port.

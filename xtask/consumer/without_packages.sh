@@ -10,7 +10,7 @@ for pattern in \
     'lib/*/pkgconfig' 'share/pkgconfig' 'bin/pkg-config' 'bin/pkgconf' 'bin/*-pkg-config' \
     'lib/llvm*' 'lib/*/libclang*' 'lib64/libclang*' 'bin/clang*' \
     'bin/ibv_*' 'bin/ib_*' 'bin/rping' 'bin/rdma*' 'bin/ucmatose' 'bin/udaddy' 'bin/udpong' 'bin/mckey' 'bin/cmtime' \
-    'bin/rstream' 'bin/riostream' 'bin/rcopy' 'bin/rds-*' \
+    'bin/rstream' 'bin/riostream' 'bin/rcopy' 'bin/rds-*' 'bin/ucx_*' \
     'bin/qemu-*' 'bin/valgrind*' 'bin/tshark' 'bin/busybox' 'bin/python3*' 'bin/node' 'bin/iperf*' 'bin/socat' 'bin/curl' \
     'bin/redis-*' 'bin/nc*' 'bin/memcached' 'sbin/nginx' 'bin/*aarch64*' 'bin/git' 'bin/strace' 'bin/gdb'; do
     for path in /usr/$pattern; do

@@ -37,3 +37,11 @@ pub mod bindings_against_headers_need_libibverbs_dev_and_librdmacm_dev {}
 /// ```
 #[cfg(without_programs)]
 pub mod programs_of_rdma_core_on_softnic_need_rdmacm_utils_and_perftest {}
+
+/// UCX on softnic: `softnic/capi/tests/programs.rs`.
+///
+/// ```ignore
+/// apt install ucx-utils
+/// ```
+#[cfg(without_ucx)]
+pub mod ucx_on_softnic_needs_ucx_utils {}

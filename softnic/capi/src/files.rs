@@ -30,7 +30,7 @@ fn read(path: &Path, buffer: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// Reads a file in a folder of sysfs. softnic's devices have no files there.
+/// Reads a file in a folder of sysfs. In programs of `softnic run`, the device has files there.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     folder: *const c_char,
@@ -50,7 +50,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     len.unwrap_or(-1)
 }
 
-/// Fails: softnic's devices have no files in sysfs. In C the function has further arguments, which the caller removes.
+/// Fails: a function for providers, whose format and further arguments are C's. The caller removes them.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_read_ibdev_sysfs_file(
     _buffer: *mut c_char,

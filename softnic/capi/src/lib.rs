@@ -6,6 +6,7 @@
 
 mod buffers;
 pub mod command;
+mod device_files;
 mod files;
 mod keeper;
 mod names;

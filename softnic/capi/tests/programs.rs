@@ -3,9 +3,41 @@
 
 mod program;
 
-use std::{net::UdpSocket, process::Command, thread, time::Instant};
+use std::{
+    fs,
+    net::{Ipv4Addr, UdpSocket},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Instant,
+};
 
 use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, exchange_by, free_port, len};
+
+/// Compiles a program in C, with further options.
+fn compile(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let program = folder.join(name);
+    let source = format!("{}/tests/check/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let mut compiler = Command::new("cc");
+    let compiler = compiler
+        .args(["-g", "-Wall", "-Werror", "-o"])
+        .arg(&program);
+    let compiler = compiler.args(options).arg(source);
+    let compiler = compiler.args(["-lrdmacm", "-libverbs"]);
+    assert!(compiler.status().unwrap().success());
+    program
+}
+
+/// The folder with the files of the device at an address.
+fn files_of(addr: Ipv4Addr) -> Option<PathBuf> {
+    let end = format!("-{addr}");
+    let folders = fs::read_dir("/tmp").unwrap().flatten();
+    let mut named = folders.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("softnic-") && name.ends_with(&end)
+    });
+    named.next()
+}
 
 /// Runs a server and a client at addresses of a test.
 fn exchange(test: u8, options: &[&str], server: &str, client: &str) {
@@ -255,14 +287,7 @@ fn endpoints_without_event_channels_connect() {
 #[test]
 fn endpoints_with_shared_receive_queues_exchange_messages() {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("shared_queue");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check/shared_queue.c");
-    let mut compiler = Command::new("cc");
-    let compiler = compiler
-        .args(["-g", "-Wall", "-Werror", "-o"])
-        .arg(&program);
-    let compiler = compiler.args([source, "-lrdmacm", "-libverbs"]);
-    assert!(compiler.status().unwrap().success());
+    let program = compile(folder.path(), "shared_queue", &[]);
     let program = program.display();
     exchange(
         20,
@@ -292,6 +317,71 @@ fn atomic_bandwidth_runs() {
         "ib_atomic_bw -F -x 0 -n 50 -p PORT",
         "ib_atomic_bw -F -x 0 -n 50 -p PORT SERVER",
     );
+}
+
+/// Once without, and once with the C library's functions for fortified programs. The keeper removes the files.
+#[cfg_attr(without_programs, ignore = "needs rdma-core's headers and libraries")]
+#[test]
+fn device_files_are_found_by_each_function_and_removed_with_the_last_program() {
+    let addr = addr(25, 2);
+    let folder = tempfile::tempdir().unwrap();
+    for options in [&["-O0"][..], &["-O2", "-D_FORTIFY_SOURCE=2"]] {
+        let program = compile(folder.path(), "device_files", options);
+        let file = folder.path().join(format!("new{}", options[0]));
+        let words = format!("{} {}", program.display(), file.display());
+        let ended = Program::start(addr, &[], &words).finish("the program");
+        assert!(ended.status.success(), "{options:?}: {ended:?}");
+    }
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while let Some(files) = files_of(addr) {
+        assert!(Instant::now() < deadline, "{} stays", files.display());
+        thread::sleep(PAUSE);
+    }
+}
+
+/// The words of UCX's program, on one transport of the device.
+fn ucx(transport: &str, options: &str) -> String {
+    format!("env UCX_TLS={transport},self UCX_NET_DEVICES=softnic0:1 ucx_perftest -p PORT{options}")
+}
+
+/// Without `softnic check`: UCX's datagrams, which set up each transport, change a message before the completion of its send, against
+/// `ibv_post_send(3)`.
+fn exchange_by_ucx(test: u8, transport: &str, client: &str) {
+    let addrs = [addr(test, 2), addr(test, 3)];
+    exchange_by("run", addrs, &[], &ucx(transport, ""), client);
+}
+
+#[cfg_attr(without_ucx, ignore = "needs ucx-utils")]
+#[test]
+fn ucx_lists_the_transports_of_the_device() {
+    let addr = addr(21, 2);
+    let listed = Program::start(addr, &[], "ucx_info -d").finish("ucx_info");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    for transport in ["rc_verbs", "ud_verbs"] {
+        let expected = format!("Transport: {transport}\n#         Device: softnic0:1");
+        assert!(text.contains(&expected), "{listed:?}");
+    }
+}
+
+#[cfg_attr(without_ucx, ignore = "needs ucx-utils")]
+#[test]
+fn ucx_exchanges_tagged_messages_over_rc() {
+    let client = ucx("rc_v", " 127.0.0.1 -t tag_lat -n 100 -w 10");
+    exchange_by_ucx(22, "rc_v", &client);
+}
+
+#[cfg_attr(without_ucx, ignore = "needs ucx-utils")]
+#[test]
+fn ucx_exchanges_tagged_messages_over_ud() {
+    let client = ucx("ud_v", " 127.0.0.1 -t tag_bw -s 10000 -n 100 -w 10");
+    exchange_by_ucx(23, "ud_v", &client);
+}
+
+#[cfg_attr(without_ucx, ignore = "needs ucx-utils")]
+#[test]
+fn ucx_writes_memory_of_its_peer() {
+    let client = ucx("rc_v", " 127.0.0.1 -t ucp_put_bw -s 100000 -n 100 -w 10");
+    exchange_by_ucx(24, "rc_v", &client);
 }
 
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]

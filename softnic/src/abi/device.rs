@@ -16,6 +16,7 @@ use super::{
     object::{Object, zeroed},
     query,
     scripted::{self, Properties, Shared},
+    sysfs,
 };
 use crate::{
     fabric::{self, Port},
@@ -50,7 +51,14 @@ impl Backend {
     /// The C struct of the device, for a new entry in the list.
     fn describe(&self) -> ffi::ibv_device {
         match self {
-            Self::Engine(port) => describe(&query::of_engine(port)),
+            Self::Engine(port) => {
+                let mut raw = describe(&query::of_engine(port));
+                if port.is_over_udp() {
+                    copy(&mut raw.dev_name, sysfs::NODE);
+                    copy(&mut raw.dev_path, &sysfs::node_directory());
+                }
+                raw
+            }
             Self::Scripted(shared) => shared.listed(describe),
         }
     }
@@ -69,13 +77,16 @@ fn describe(device: &Properties) -> ffi::ibv_device {
     let mut raw: ffi::ibv_device = zeroed();
     raw.node_type = device.node_type;
     raw.transport_type = device.transport_type;
-    for (to, from) in raw.name.iter_mut().zip(device.name.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
-    for (to, from) in raw.ibdev_path.iter_mut().zip(device.directory.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
+    copy(&mut raw.name, &device.name);
+    copy(&mut raw.ibdev_path, &device.directory);
     raw
+}
+
+/// Writes a text into an array of zeros.
+fn copy(to: &mut [c_char], text: &str) {
+    for (to, from) in to.iter_mut().zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
 }
 
 /// A device behind an `ibv_device`.

@@ -37,6 +37,7 @@ mod sequence;
 mod signals;
 mod srq;
 mod stack;
+mod sysfs;
 mod undefined;
 mod unsupported;
 mod xrcd;
@@ -46,6 +47,7 @@ pub(crate) use memory::{ProcessMemory, is_accessible, object_of, own_object};
 pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
 pub(crate) use stack::stack;
+pub(crate) use sysfs::{SysfsFile, files as sysfs_files};
 
 use std::{ffi::c_int, ptr, sync::OnceLock};
 

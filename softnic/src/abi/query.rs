@@ -9,7 +9,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{functions::Kind, scripted::Properties, set_errno};
+use super::{functions::Kind, scripted::Properties, set_errno, sysfs};
 use crate::{
     adversary::Rule,
     card::{Atomics, Card, SharedReceives, Specification},
@@ -57,8 +57,8 @@ const CLOCK_KHZ: u64 = 1_000_000;
 const FIRST_INTERFACE: u32 = 1 << 30;
 
 /// Physical states of a port.
-const LINK_UP: u8 = 5;
-const DISABLED: u8 = 3;
+pub(super) const LINK_UP: u8 = 5;
+pub(super) const DISABLED: u8 = 3;
 
 /// The GID of an IP address.
 pub(super) fn gid(addr: IpAddr) -> ffi::ibv_gid {
@@ -268,8 +268,13 @@ fn entry(port: &Port, index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
 pub(super) fn of_engine(port: &Port) -> Properties {
     let now = port.now();
     let addrs = (0..).zip(port.addrs());
+    let name = format!("softnic{}", port.index());
+    let directory = match port.is_over_udp() {
+        true => sysfs::directory(&name),
+        false => String::new(),
+    };
     Properties {
-        name: format!("softnic{}", port.index()),
+        name,
         node_type: ffi::ibv_node_type::IBV_NODE_CA,
         transport_type: ffi::ibv_transport_type::IBV_TRANSPORT_IB,
         guid: port.guid(),
@@ -283,7 +288,7 @@ pub(super) fn of_engine(port: &Port) -> Properties {
         pkeys: vec![PKEY],
         clock: Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
         promised: 0,
-        directory: String::new(),
+        directory,
     }
 }
 

@@ -9,6 +9,7 @@ mod books;
 mod environment;
 mod faults;
 mod host;
+mod identity;
 mod limits;
 mod network;
 mod order;
@@ -463,6 +464,13 @@ impl Fabric {
         let slot = PortSlot::get(addr, command)?;
         abi::close_in_children(slot.fds())?;
         self.host_of_carrier(addr, Carrier::of_slot(addr, slot)?)
+    }
+
+    /// The files in sysfs of the device at an address, as each process there has it.
+    pub(crate) fn sysfs_files(addr: IpAddr, interface: &str, node: &str) -> Vec<abi::SysfsFile> {
+        let fabric = Self::new();
+        let index = fabric.shared.lock().add_host_without_socket(addr);
+        abi::sysfs_files(&Port::new(&fabric.shared, index), interface, node)
     }
 
     fn host_of_carrier(&self, addr: IpAddr, carrier: Carrier) -> io::Result<Host> {

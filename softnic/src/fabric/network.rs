@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     faults::{Copy, Faults, Nth},
+    identity::{LOCAL_GUID, guid_of, of_addr},
     limits::Accounts,
     order::LinkOrder,
     recording::{RecordedFrame, Recording},
@@ -156,9 +157,6 @@ pub(crate) struct Network {
     recording: Option<Recording>,
 }
 
-/// First byte of the GUIDs: the bit for local administration.
-const LOCAL_GUID: u64 = 0x02 << 56;
-
 /// Maximum length of a frame's headers, for the path MTU.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 
@@ -217,11 +215,11 @@ impl Network {
     /// If an address is taken or given twice. The network is unchanged then.
     pub(super) fn add_host(&mut self, addrs: &[IpAddr]) -> usize {
         let seed = self.numbers.part(self.hosts.len() as u64);
-        self.add_host_of(addrs, &seed)
+        self.add_host_of(addrs, &seed, LOCAL_GUID | seed.number(0) >> 8)
     }
 
-    /// Adds a host whose numbers are those of a seed.
-    fn add_host_of(&mut self, addrs: &[IpAddr], seed: &Seed) -> usize {
+    /// Adds a host whose numbers are those of a seed, but for the GUID.
+    fn add_host_of(&mut self, addrs: &[IpAddr], seed: &Seed, guid: u64) -> usize {
         let index = self.hosts.len();
         let mut addrs_of_host = BTreeSet::new();
         for addr in addrs {
@@ -234,12 +232,10 @@ impl Network {
         }
         let all = addrs.iter().copied();
         self.by_addr.extend(all.clone().map(|addr| (addr, index)));
-        // GUID, keys, ids and numbers of queue pairs are those of this host alone, also beside hosts of other processes
-        // with other seeds.
+        // Keys, ids and numbers of queue pairs are this host's alone, also beside those of other processes with other seeds.
         if let Some(checker) = &self.checker {
             checker.add_host(index, addrs);
         }
-        let guid = LOCAL_GUID | seed.number(0) >> 8;
         let adversary = Arc::new(Adversary::new(self.adversary, index as u64));
         let engine_seed = match adversary.has(Rule::Colliding) {
             true => self.numbers.part(0).part(1),
@@ -276,14 +272,19 @@ impl Network {
         index
     }
 
+    /// Adds a host with the device of an address, as of each process there, but without a socket, and returns its index.
+    pub(super) fn add_host_without_socket(&mut self, addr: IpAddr) -> usize {
+        let seed = of_addr(&self.numbers, addr);
+        self.add_host_of(&[addr], &seed, guid_of(addr))
+    }
+
     /// Adds a host with a socket, and returns its index.
     ///
     /// # Panics
     /// If another host has the address.
     pub(super) fn add_host_over_udp(&mut self, addr: IpAddr, carrier: Carrier) -> usize {
         // Processes with the same seed have hosts with other addresses.
-        let seed = of_addr(&self.numbers, addr);
-        let index = self.add_host_of(&[addr], &seed);
+        let index = self.add_host_without_socket(addr);
         let host = &mut self.hosts[index];
         if let Some((slot, keeper)) = carrier.shared() {
             host.engine.set_slot(*slot);
@@ -693,17 +694,6 @@ impl Network {
 fn path_mtu(link_mtu: u32) -> u32 {
     let payload = link_mtu.saturating_sub(MAX_HEADERS);
     1 << payload.clamp(256, 4096).ilog2()
-}
-
-/// The seed of a host with this address.
-fn of_addr(seed: &Seed, addr: IpAddr) -> Seed {
-    let bytes = match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
-        IpAddr::V6(addr) => addr.octets(),
-    };
-    let (chunks, _) = bytes.as_chunks();
-    let parts = chunks.iter().map(|part| u64::from_be_bytes(*part));
-    parts.fold(seed.clone(), |seed, part| seed.part(part))
 }
 
 /// Network of an address: the first 24 bits (IPv4) or 64 bits (IPv6).

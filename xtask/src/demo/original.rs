@@ -38,7 +38,14 @@ pub(crate) fn run(svg: Option<&Path>) -> Result<bool> {
     let mut cargo = workspace::cargo(&workspace);
     cargo.args(["build", "--locked", "--package", "softnic-capi"]);
     cargo.args(["--package", "examples", "--bin", "basic-client"]);
-    cargo.args(["--bin", "softnic", "--bin", "softnic-verbs"]);
+    cargo.args([
+        "--bin",
+        "softnic",
+        "--bin",
+        "softnic-verbs",
+        "--bin",
+        "softnic-files",
+    ]);
     programs::run(&mut cargo).context("the demo does not build")?;
     let server = compile(&workspace)?;
     print_intro(

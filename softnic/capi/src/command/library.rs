@@ -1,4 +1,4 @@
-//! The shared library beside the command, under the names that programs load.
+//! The shared libraries beside the command, under the names that programs load.
 
 use std::{
     env,
@@ -9,14 +9,38 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// File name of the library beside the command.
-const LIBRARY: &str = "softnic-verbs";
+/// File names of the libraries beside the command: the functions for verbs, and those of files.
+const VERBS: &str = "softnic-verbs";
+const FILES: &str = "softnic-files";
 
 /// Folder with the names, beside the command.
 const FOLDER: &str = "softnic-libraries";
 
-/// Names that programs load. The loader recognizes them as one file.
-const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// Name of the library that programs load first.
+const PRELOADED: &str = "libsoftnic-files.so";
+
+/// Names that programs load, each with its file. The loader recognizes the first two as one file.
+const NAMES: [(&str, &str); 3] = [
+    ("libibverbs.so.1", VERBS),
+    ("librdmacm.so.1", VERBS),
+    (PRELOADED, FILES),
+];
+
+/// Variables of the loader for a program.
+#[derive(Debug)]
+pub(super) struct Libraries {
+    pub(super) search_path: OsString,
+    pub(super) preloaded: OsString,
+}
+
+impl Libraries {
+    pub(super) fn of_package() -> Result<Self> {
+        Ok(Self {
+            search_path: search_path()?,
+            preloaded: preloaded()?,
+        })
+    }
+}
 
 /// The folder with the library's names, made by the first call.
 pub(super) fn folder() -> Result<PathBuf> {
@@ -26,11 +50,14 @@ pub(super) fn folder() -> Result<PathBuf> {
 }
 
 fn folder_of(programs: &Path) -> Result<PathBuf> {
-    if !programs.join(LIBRARY).is_file() {
-        bail!(
-            "{} is missing: build or install the whole package softnic-capi",
-            programs.join(LIBRARY).display()
-        );
+    for file in [VERBS, FILES] {
+        let file = programs.join(file);
+        if !file.is_file() {
+            bail!(
+                "{} is missing: build or install the whole package softnic-capi",
+                file.display()
+            );
+        }
     }
     let folder = programs.join(FOLDER);
     let advice = || {
@@ -39,8 +66,8 @@ fn folder_of(programs: &Path) -> Result<PathBuf> {
             folder.display()
         )
     };
-    let target = Path::new("..").join(LIBRARY);
-    for name in NAMES {
+    for (name, file) in NAMES {
+        let target = Path::new("..").join(file);
         let link = folder.join(name);
         if fs::read_link(&link).is_ok_and(|found| found == target) {
             continue;
@@ -60,8 +87,27 @@ fn folder_of(programs: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The libraries loaded first, separated by colons: the present ones, followed by that of files. The loader splits the list at
+/// spaces, too: from a folder with a space, the library is found by the search path.
+fn preloaded() -> Result<OsString> {
+    let library = folder()?.join(PRELOADED);
+    let has_space = library.as_os_str().as_encoded_bytes().contains(&b' ');
+    let library = match has_space {
+        true => OsString::from(PRELOADED),
+        false => library.into_os_string(),
+    };
+    Ok(match env::var_os("LD_PRELOAD") {
+        Some(mut present) if !present.is_empty() => {
+            present.push(":");
+            present.push(library);
+            present
+        }
+        _ => library,
+    })
+}
+
 /// The folder, followed by the present search path.
-pub(super) fn search_path() -> Result<OsString> {
+fn search_path() -> Result<OsString> {
     let folder = folder()?;
     let present = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let present = env::split_paths(&present).filter(|path| !path.as_os_str().is_empty());
@@ -82,11 +128,13 @@ mod tests {
             error.to_string().contains("install the whole package"),
             "{error}"
         );
-        fs::write(programs.path().join(LIBRARY), "library").unwrap();
+        for file in [VERBS, FILES] {
+            fs::write(programs.path().join(file), file).unwrap();
+        }
         for _ in 0..2 {
             let folder = folder_of(programs.path()).unwrap();
-            for name in NAMES {
-                assert_eq!(fs::read(folder.join(name)).unwrap(), b"library");
+            for (name, file) in NAMES {
+                assert_eq!(fs::read(folder.join(name)).unwrap(), file.as_bytes());
             }
         }
     }
@@ -94,9 +142,11 @@ mod tests {
     #[test]
     fn file_in_the_place_of_a_link_is_refused() {
         let programs = tempfile::tempdir().unwrap();
-        fs::write(programs.path().join(LIBRARY), "library").unwrap();
+        for file in [VERBS, FILES] {
+            fs::write(programs.path().join(file), file).unwrap();
+        }
         fs::create_dir(programs.path().join(FOLDER)).unwrap();
-        fs::write(programs.path().join(FOLDER).join(NAMES[0]), "other").unwrap();
+        fs::write(programs.path().join(FOLDER).join(NAMES[0].0), "other").unwrap();
         assert!(folder_of(programs.path()).is_err());
     }
 }

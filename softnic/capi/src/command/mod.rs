@@ -5,11 +5,7 @@ mod doctor;
 mod library;
 
 use std::{
-    env,
-    ffi::{OsStr, OsString},
-    net::IpAddr,
-    os::unix::process::CommandExt,
-    path::PathBuf,
+    env, ffi::OsString, io, net::IpAddr, os::unix::process::CommandExt, path::PathBuf,
     process::Command,
 };
 
@@ -17,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use softnic::{Card, UnknownCard};
 
-use crate::keeper;
+use crate::{device_files, keeper};
+use library::Libraries;
 
 /// RDMA in user space for unmodified programs: queue pairs and connections over UDP, as an ordinary user, without a kernel
 /// module.
@@ -117,8 +114,8 @@ fn probability(text: &str) -> Result<f64, String> {
 /// - The library is missing, no address is free, or the program cannot be run.
 pub fn run(cli: &Cli) -> Result<()> {
     match &cli.action {
-        Action::Run(options) => execute(command(options, &library::search_path()?)?),
-        Action::Check(options) => execute(checked(options, &library::search_path()?)?),
+        Action::Run(options) => execute(command(options, &Libraries::of_package()?)?),
+        Action::Check(options) => execute(checked(options, &Libraries::of_package()?)?),
         Action::Libraries => {
             let folder = library::folder()?;
             #[expect(clippy::print_stdout, reason = "the answer of the command")]
@@ -145,16 +142,28 @@ fn execute(mut command: Command) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {program}"))
 }
 
+/// Options of `AddressSanitizer`, whose shared library otherwise refuses another one before it. The present ones count more.
+fn sanitizer_options() -> OsString {
+    let mut options = OsString::from("verify_asan_link_order=0:");
+    options.push(env::var_os("ASAN_OPTIONS").unwrap_or_default());
+    options
+}
+
+#[expect(clippy::print_stderr, reason = "the program runs nevertheless")]
+fn report_missing_files(error: &io::Error) {
+    eprintln!("softnic: no files below /sys/class/infiniband: {error}");
+}
+
 /// The program with its environment, and with checks.
-fn checked(options: &CheckOptions, search_path: &OsStr) -> Result<Command> {
-    let mut command = command(&options.run, search_path)?;
+fn checked(options: &CheckOptions, libraries: &Libraries) -> Result<Command> {
+    let mut command = command(&options.run, libraries)?;
     command.env("SOFTNIC_CHECK", "1");
     command.env("SOFTNIC_CHECK_EXITCODE", options.error_exitcode.to_string());
     Ok(command)
 }
 
 /// The program with its environment.
-fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
+fn command(options: &Run, libraries: &Libraries) -> Result<Command> {
     let mut words = options.program.iter();
     let program = words.next().context("no program is given")?;
     let addr = match options.addr {
@@ -163,7 +172,16 @@ fn command(options: &Run, search_path: &OsStr) -> Result<Command> {
     };
     let mut command = Command::new(program);
     command.args(words);
-    command.env("LD_LIBRARY_PATH", search_path);
+    command.env("LD_LIBRARY_PATH", &libraries.search_path);
+    let files = device_files::folder(addr);
+    match device_files::check(&files) {
+        Ok(()) => {
+            command.env("LD_PRELOAD", &libraries.preloaded);
+            command.env("SOFTNIC_FILES", files);
+            command.env("ASAN_OPTIONS", sanitizer_options());
+        }
+        Err(error) => report_missing_files(&error),
+    }
     command.env("SOFTNIC_ADDR", addr.to_string());
     let keeper = env::current_exe().context("cannot find the command's own file")?;
     command.env("SOFTNIC_KEEPER", keeper);
@@ -203,11 +221,18 @@ mod tests {
         }
     }
 
+    fn libraries() -> Libraries {
+        Libraries {
+            search_path: "a:b".into(),
+            preloaded: "c:d".into(),
+        }
+    }
+
     #[test]
     fn options_are_passed_in_the_environment_and_the_rest_to_the_program() {
         let words = "--addr 127.0.0.9 --loss 0.25 --seed 7 --pcap a.pcap -- rping -s --addr x";
         let words: Vec<_> = words.split(' ').collect();
-        let command = command(&parsed(&words).unwrap(), "a:b".as_ref()).unwrap();
+        let command = command(&parsed(&words).unwrap(), &libraries()).unwrap();
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args, ["-s", "--addr", "x"]);
         let envs = command.get_envs().map(|(name, value)| {
@@ -217,9 +242,15 @@ mod tests {
         let envs: Vec<_> = envs.collect();
         let keeper = env::current_exe().unwrap();
         let keeper = format!("SOFTNIC_KEEPER={}", keeper.display());
+        let files = device_files::folder("127.0.0.9".parse().unwrap());
+        let files = format!("SOFTNIC_FILES={}", files.display());
+        let sanitizer = format!("ASAN_OPTIONS={}", sanitizer_options().display());
         let expected = [
+            &sanitizer,
             "LD_LIBRARY_PATH=a:b",
+            "LD_PRELOAD=c:d",
             "SOFTNIC_ADDR=127.0.0.9",
+            &files,
             &keeper,
             "SOFTNIC_LOSS=0.25",
             "SOFTNIC_PCAP=a.pcap",
@@ -234,7 +265,7 @@ mod tests {
         let Action::Check(options) = Cli::try_parse_from(words.split(' ')).unwrap().action else {
             unreachable!();
         };
-        let command = checked(&options, "a".as_ref()).unwrap();
+        let command = checked(&options, &libraries()).unwrap();
         let has = |name: &str, value: &str| {
             command
                 .get_envs()

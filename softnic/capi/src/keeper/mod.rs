@@ -30,6 +30,7 @@ use softnic::{
     wire::PORT,
 };
 
+use crate::device_files::DeviceFiles;
 use group::Group;
 use routes::{Receivers, Routes};
 use startup::{First, Guests};
@@ -61,6 +62,8 @@ struct Keeper {
     routes: Routes,
     /// The slot of the latest program. A slot is used again as late as possible.
     latest: u8,
+    /// Removed before the listener is closed, after which a later keeper writes its own; `None` if they cannot be written.
+    _files: Option<DeviceFiles>,
     listener: OwnedFd,
 }
 
@@ -91,6 +94,8 @@ fn run(addr: IpAddr, first: OwnedFd) -> Result<()> {
     let (group, admitted) = guests
         .open_group(addr, &listener)
         .with_context(|| format!("UDP port {PORT} of {addr}"))?;
+    // Before the first program has its slot, after which it may read them.
+    let files = DeviceFiles::write(addr).ok();
     let latest = u8::try_from(group.len().saturating_sub(1)).unwrap_or(u8::MAX);
     let mut keeper = Keeper {
         group,
@@ -98,6 +103,7 @@ fn run(addr: IpAddr, first: OwnedFd) -> Result<()> {
         guests,
         routes: Routes::default(),
         latest,
+        _files: files,
         listener,
     };
     for (control, first) in admitted {
