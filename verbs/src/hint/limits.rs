@@ -147,6 +147,8 @@ pub(crate) fn qp(
     max_inline: impl FnOnce() -> Option<u32>,
     grants_less: impl FnOnce() -> bool,
 ) -> Error {
+    // Without memory, the limit of locked memory is the first cause to look for.
+    let has_memory = err.raw_os_error() != Some(libc::ENOMEM);
     explain(err, ctx, |attr| {
         let (wr, sge) = (allowed(attr.max_qp_wr()), allowed(attr.max_sge()));
         exceeded(&[
@@ -168,6 +170,6 @@ pub(crate) fn qp(
                 allowed,
             )])
         })
-        .or_else(|| grants_less().then(|| COMBINATION.to_owned()))
+        .or_else(|| (has_memory && grants_less()).then(|| COMBINATION.to_owned()))
     })
 }
