@@ -31,8 +31,8 @@ const SWARM_SEEDS: &str = "0..300";
 /// Number of programs that run at a time.
 const AT_ONCE: usize = 2;
 
-/// Tests of behaviour that the manual pages do not promise, and a measurement: suite, test, rule and reason.
-pub(super) const LEFT_OUT: [(&str, &str, &str, &str); 6] = [
+/// Tests of behaviour that the manual pages do not promise: suite, test, rule and reason.
+pub(super) const LEFT_OUT: [(&str, &str, &str, &str); 5] = [
     (
         "verbs_suite",
         "channel_has_no_event_before_a_completion",
@@ -56,12 +56,6 @@ pub(super) const LEFT_OUT: [(&str, &str, &str, &str); 6] = [
         "write_with_the_key_of_another_connection_of_the_group_succeeds",
         "not-visible",
         "expects the write of a connection before the message of another one",
-    ),
-    (
-        "rds_suite",
-        "busy_poll_receives_the_same_messages",
-        "none",
-        "measures processor time, which the suite beside it uses",
     ),
     (
         "softnic",
