@@ -24,10 +24,14 @@ const ROUND_TRIP_LIMIT: f64 = 3000.0;
 const WRITE_LIMIT: f64 = 4.0;
 const SETUP_LIMIT: f64 = 10.0;
 
+/// Limit of an operation with checks, as a multiple of the time without.
+const CHECKED_LIMIT: f64 = 5.0;
+
 /// Measures all rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = program::build_ours(workspace, "softnic", "fabric")?;
     let mut rows = Vec::from(connection(&program)?);
+    rows.extend(checked(&program)?);
     rows.extend(incast(&program)?);
     rows.extend(suites(workspace)?);
     Ok(rows)
@@ -45,7 +49,11 @@ fn row(case: &str, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
 
 /// The numbers printed by a case of the program.
 fn figures<const COUNT: usize>(program: &Path, case: &str) -> Result<[f64; COUNT]> {
-    let numbers = program::numbers(Command::new(program).arg(case))?;
+    figures_of(Command::new(program).arg(case), case)
+}
+
+fn figures_of<const COUNT: usize>(command: &mut Command, case: &str) -> Result<[f64; COUNT]> {
+    let numbers = program::numbers(command)?;
     let Ok(figures) = <[f64; COUNT]>::try_from(numbers) else {
         bail!("`fabric {case}` must print {COUNT} numbers");
     };
@@ -81,6 +89,27 @@ fn connection(program: &Path) -> Result<[Row; 3]> {
                 None,
             )
         },
+    ])
+}
+
+/// The costs of `softnic::Fabric::checked`, as multiples of those without checks.
+fn checked(program: &Path) -> Result<[Row; 2]> {
+    let with_checks = |case| {
+        let mut command = Command::new(program);
+        command.arg(case).env("SOFTNIC_CHECK", "1");
+        command
+    };
+    let [plain_trip] = figures(program, "round-trip")?;
+    let [plain_write, ..] = figures::<3>(program, "write")?;
+    let [trip] = figures_of(&mut with_checks("round-trip"), "round-trip")?;
+    let [write, ..] = figures_of::<3>(&mut with_checks("write"), "write")?;
+    let compared = |case, ours, reference| Row {
+        reference: Some(reference),
+        ..row(case, "ns", ours, Some(Bar::Times(CHECKED_LIMIT)))
+    };
+    Ok([
+        compared("round trip of 64 bytes, checked", trip, plain_trip),
+        compared("write of 64 KiB, checked", write, plain_write),
     ])
 }
 
