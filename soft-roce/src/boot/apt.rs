@@ -90,9 +90,7 @@ pub(crate) fn fetch(
         drop(refresh(&lists));
         download(&lists, &named()?, folder).map_err(explain)?;
     }
-    let mut files = Vec::new();
-    package_files(folder, &mut files)?;
-    Ok(files)
+    package_files(folder)
 }
 
 /// Refreshes `lists`, or instead of the system's a copy of the user's. Returns the lists to use, and the reason why they
@@ -281,31 +279,22 @@ fn watch_download(command: &mut Command, folder: &Path, total: Option<u64>) -> R
     Ok(())
 }
 
+/// Bytes of the files in a folder.
 fn folder_size(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return 0;
-    };
-    let sizes = entries.flatten().filter_map(|entry| {
-        let metadata = entry.metadata().ok()?;
-        Some(if metadata.is_dir() {
-            folder_size(&entry.path())
-        } else {
-            metadata.len()
-        })
-    });
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| Some(entry.metadata().ok()?.len()));
     sizes.sum()
 }
 
-fn package_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn package_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() {
-            package_files(&path, files)?;
-        } else if is_package(&path) {
+        if is_package(&path) {
             files.push(path);
         }
     }
-    Ok(())
+    Ok(files)
 }
 
 fn is_package(path: &Path) -> bool {

@@ -117,53 +117,30 @@ pub fn ensure(groups: &[Group]) -> Result<()> {
     if absent.is_empty() {
         return Ok(());
     }
-    if let Some(entry) = entries
-        .iter()
-        .find(|entry| entry.package == "-" && !is_there(entry.probe))
-    {
-        eprintln!(
-            "note: apt has no package with {}; commands that use it will fail",
-            entry.probe
-        );
-    }
-    let packages: Vec<&str> = absent
-        .into_iter()
-        .filter(|package| *package != "-")
-        .collect();
-    if packages.is_empty() {
-        return Ok(());
-    }
-    eprintln!("Not installed yet: {}", packages.join(" "));
-    apt::install(&packages)?;
+    eprintln!("Not installed yet: {}", absent.join(" "));
+    apt::install(&absent)?;
     let still: Vec<&str> = entries
         .iter()
-        .filter(|e| e.package != "-" && !is_there(e.probe))
+        .filter(|e| !is_there(e.probe))
         .map(|e| e.probe)
         .collect();
     if !still.is_empty() {
         bail!(
             "{} was installed, yet these are missing: {}",
-            packages.join(" "),
+            absent.join(" "),
             still.join(" ")
         );
     }
     Ok(())
 }
 
-/// The packages of `group` that are missing, or the files if no package is known.
+/// The packages of `group` that are missing, or the files on a machine without apt.
 pub(crate) fn absent(group: Group) -> Vec<&'static str> {
     let has_apt = apt::is_available();
     let entries = entries(&[group]).into_iter();
     let absent = entries.filter(|entry| !is_there(entry.probe));
     let mut names: Vec<&str> = absent
-        .map(|entry| {
-            let has_package = has_apt && entry.package != "-";
-            if has_package {
-                entry.package
-            } else {
-                entry.probe
-            }
-        })
+        .map(|entry| if has_apt { entry.package } else { entry.probe })
         .collect();
     names.dedup();
     names
