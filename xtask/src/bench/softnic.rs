@@ -31,7 +31,6 @@ const CHECKED_LIMIT: f64 = 5.0;
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = program::build_ours(workspace, "softnic", "fabric")?;
     let mut rows = Vec::from(connection(&program)?);
-    rows.extend(checked(&program)?);
     rows.extend(incast(&program)?);
     rows.extend(suites(workspace)?);
     Ok(rows)
@@ -47,23 +46,30 @@ fn row(case: &str, unit: &'static str, ours: f64, bar: Option<Bar>) -> Row {
     }
 }
 
-/// The numbers printed by a case of the program.
-fn figures<const COUNT: usize>(program: &Path, case: &str) -> Result<[f64; COUNT]> {
-    figures_of(Command::new(program).arg(case), case)
-}
-
-fn figures_of<const COUNT: usize>(command: &mut Command, case: &str) -> Result<[f64; COUNT]> {
-    let numbers = program::numbers(command)?;
-    let Ok(figures) = <[f64; COUNT]>::try_from(numbers) else {
+/// The numbers printed by a case of the program, with the checks of `softnic::Fabric::checked` or without.
+fn figures<const COUNT: usize>(program: &Path, case: &str, checks: bool) -> Result<[f64; COUNT]> {
+    let mut command = Command::new(program);
+    command.arg(case);
+    if checks {
+        command.env("SOFTNIC_CHECK", "1");
+    }
+    let Ok(figures) = <[f64; COUNT]>::try_from(program::numbers(&mut command)?) else {
         bail!("`fabric {case}` must print {COUNT} numbers");
     };
     Ok(figures)
 }
 
-/// One connection, both ends polled by one thread.
-fn connection(program: &Path) -> Result<[Row; 3]> {
-    let [round_trip] = figures(program, "round-trip")?;
-    let [large, small, copy] = figures(program, "write")?;
+/// One connection, both ends polled by one thread, without and with checks.
+fn connection(program: &Path) -> Result<[Row; 5]> {
+    let [round_trip] = figures(program, "round-trip", false)?;
+    let [large, small, copy] = figures(program, "write", false)?;
+    let [checked_trip] = figures(program, "round-trip", true)?;
+    let [checked_large, _, _] = figures(program, "write", true)?;
+    let compared = |case, ours, reference, bar| Row {
+        reference: Some(reference),
+        ..row(case, "ns", ours, bar)
+    };
+    let checked = |case, ours, plain| compared(case, ours, plain, Some(Bar::Times(CHECKED_LIMIT)));
     Ok([
         row(
             "round trip of 64 bytes",
@@ -71,51 +77,26 @@ fn connection(program: &Path) -> Result<[Row; 3]> {
             round_trip,
             Some(Bar::Total(ROUND_TRIP_LIMIT)),
         ),
-        Row {
-            reference: Some(copy),
-            ..row(
-                "write of 64 KiB, MTU 4096, against memcpy",
-                "ns",
-                large,
-                Some(Bar::Times(WRITE_LIMIT)),
-            )
-        },
-        Row {
-            reference: Some(copy),
-            ..row(
-                "write of 64 KiB, MTU 1024, against memcpy",
-                "ns",
-                small,
-                None,
-            )
-        },
-    ])
-}
-
-/// The costs of `softnic::Fabric::checked`, as multiples of those without checks.
-fn checked(program: &Path) -> Result<[Row; 2]> {
-    let with_checks = |case| {
-        let mut command = Command::new(program);
-        command.arg(case).env("SOFTNIC_CHECK", "1");
-        command
-    };
-    let [plain_trip] = figures(program, "round-trip")?;
-    let [plain_write, ..] = figures::<3>(program, "write")?;
-    let [trip] = figures_of(&mut with_checks("round-trip"), "round-trip")?;
-    let [write, ..] = figures_of::<3>(&mut with_checks("write"), "write")?;
-    let compared = |case, ours, reference| Row {
-        reference: Some(reference),
-        ..row(case, "ns", ours, Some(Bar::Times(CHECKED_LIMIT)))
-    };
-    Ok([
-        compared("round trip of 64 bytes, checked", trip, plain_trip),
-        compared("write of 64 KiB, checked", write, plain_write),
+        compared(
+            "write of 64 KiB, MTU 4096, against memcpy",
+            large,
+            copy,
+            Some(Bar::Times(WRITE_LIMIT)),
+        ),
+        compared(
+            "write of 64 KiB, MTU 1024, against memcpy",
+            small,
+            copy,
+            None,
+        ),
+        checked("round trip of 64 bytes, checked", checked_trip, round_trip),
+        checked("write of 64 KiB, checked", checked_large, large),
     ])
 }
 
 /// Ten thousand queue pairs between 100 hosts.
 fn incast(program: &Path) -> Result<[Row; 3]> {
-    let [setup, bytes, incast] = figures(program, "incast")?;
+    let [setup, bytes, incast] = figures(program, "incast", false)?;
     Ok([
         row(
             "10000 queue pairs of 100 hosts, set-up",

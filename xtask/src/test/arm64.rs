@@ -11,10 +11,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use soft_roce::process;
 
-use super::{Options, Suite};
+use super::{Suite, with_brief_suite};
 use crate::outcomes::Outcomes;
 use crate::output;
-use crate::stack::Stack;
 use crate::stage::{Counts, Stages};
 use crate::workspace::Workspace;
 
@@ -68,16 +67,9 @@ pub(crate) fn run_stage(workspace: &Workspace, stages: &mut Stages) {
         output::print(format_args!("nothing was built for ARM64: {error:#}"));
         return;
     }
-    let options = Options {
-        brief: true,
-        ..Options::default()
-    };
-    let suite = Suite {
-        workspace,
-        options: &options,
-        stack: &Stack::default(),
-    };
-    stages.test("ARM64", |counts| suite.arm64(counts));
+    with_brief_suite(workspace, |suite| {
+        stages.test("ARM64", |counts| suite.arm64(counts));
+    });
 }
 
 /// Requires the tools, and installs Rust's standard library for the target.

@@ -424,6 +424,16 @@ pub(crate) fn run_stages_of_nightly(workspace: &Workspace, stages: &mut Stages) 
         ));
         return;
     }
+    with_brief_suite(workspace, |suite| {
+        stages.test("miri", |counts| suite.miri(&miri::IN_CI, counts));
+        stages.test("programs ASan", |counts| {
+            suite.softnic(Sanitizer::Address, sanitizer::RANDOM_PROGRAMS, counts)
+        });
+    });
+}
+
+/// Calls `run` with a suite of brief output, for the stages of `ci` that need no guest.
+fn with_brief_suite(workspace: &Workspace, run: impl FnOnce(&Suite<'_>)) {
     let options = Options {
         brief: true,
         ..Options::default()
@@ -433,10 +443,7 @@ pub(crate) fn run_stages_of_nightly(workspace: &Workspace, stages: &mut Stages) 
         options: &options,
         stack: &Stack::default(),
     };
-    stages.test("miri", |counts| suite.miri(&miri::IN_CI, counts));
-    stages.test("programs ASan", |counts| {
-        suite.softnic(Sanitizer::Address, sanitizer::RANDOM_PROGRAMS, counts)
-    });
+    run(&suite);
 }
 
 /// Runs the stages with guests in QEMU, with the distribution's kernel and full iteration counts.

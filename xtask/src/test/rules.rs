@@ -6,9 +6,8 @@ use std::thread;
 
 use anyhow::{Result, ensure};
 
-use super::{Options, Program, Suite};
+use super::{Program, Suite, with_brief_suite};
 use crate::outcomes::Outcomes;
-use crate::stack::Stack;
 use crate::stage::{Counts, Stages};
 use crate::workspace::Workspace;
 
@@ -67,16 +66,9 @@ pub(super) const LEFT_OUT: [(&str, &str, &str, &str); 5] = [
 
 /// Runs the stage.
 pub(crate) fn run_stage(workspace: &Workspace, stages: &mut Stages) {
-    let options = Options {
-        brief: true,
-        ..Options::default()
-    };
-    let suite = Suite {
-        workspace,
-        options: &options,
-        stack: &Stack::default(),
-    };
-    stages.test("rules", |counts| suite.rules(IN_CI, counts));
+    with_brief_suite(workspace, |suite| {
+        stages.test("rules", |counts| suite.rules(IN_CI, counts));
+    });
 }
 
 impl Suite<'_> {
