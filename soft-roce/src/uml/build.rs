@@ -208,8 +208,9 @@ fn require_space(folder: &Path) -> Result<()> {
 
 /// The first of `names` in the package lists of `ask`, and the versioned package it depends on, if any.
 fn source_packages(names: &[String], ask: Ask<'_>) -> Result<Vec<String>> {
-    let known = names.iter().find(|package| apt::has(package, ask));
-    let package = known.with_context(|| format!("apt knows no package {}", names.join(" or ")))?;
+    let offered = names.iter().find(|package| apt::has(package, ask));
+    let package =
+        offered.with_context(|| format!("apt knows no package {}", names.join(" or ")))?;
     let mut packages = vec![package.to_owned()];
     // The unversioned package only depends on the versioned one.
     packages.extend(apt::closure(package, &["linux-source-"], ask)?);

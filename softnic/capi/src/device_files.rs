@@ -73,8 +73,8 @@ impl DeviceFiles {
     }
 
     fn write_to(folder: PathBuf, addr: IpAddr) -> io::Result<Self> {
-        let made = DirBuilder::new().mode(0o700).create(&folder);
-        if made.is_err() {
+        let created = DirBuilder::new().mode(0o700).create(&folder);
+        if created.is_err() {
             // Of a keeper that has been killed, whose programs may have opened it.
             check(&folder)?;
         }

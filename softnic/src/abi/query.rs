@@ -136,7 +136,7 @@ fn set<T: TryFrom<u64>>(field: &mut T, value: Option<impl Into<u64>>) {
 }
 
 /// Capabilities of a card without recorded ones: of the device without a card, less the absent ones of the card's driver.
-fn capabilities(own: u32, row: &Specification) -> u32 {
+fn capabilities(of_softnic: u32, row: &Specification) -> u32 {
     use ffi::ibv_device_cap_flags as has;
     let windows = has::IBV_DEVICE_MEM_WINDOW.0 | has::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
     let mut absent = 0;
@@ -149,13 +149,13 @@ fn capabilities(own: u32, row: &Specification) -> u32 {
     if row.srq.is_none_or(|srq| !srq.resizes) {
         absent |= has::IBV_DEVICE_SRQ_RESIZE.0;
     }
-    own & !absent
+    of_softnic & !absent
 }
 
 /// Sets the attributes of a card. Numbers of objects are limits of the host.
 fn set_limits(found: &mut ffi::ibv_device_attr, row: &Specification) {
-    let own = capabilities(found.device_cap_flags, row);
-    found.device_cap_flags = row.device_cap_flags.unwrap_or(own);
+    let of_softnic = capabilities(found.device_cap_flags, row);
+    found.device_cap_flags = row.device_cap_flags.unwrap_or(of_softnic);
     found.max_mr_size = row.max_mr_size;
     set(&mut found.page_size_cap, row.page_size_cap);
     set(&mut found.vendor_id, row.vendor_id);

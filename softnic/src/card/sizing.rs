@@ -46,7 +46,7 @@ pub(crate) struct QueueRequest {
 }
 
 /// Bytes of mlx5's segments before the elements: `_sq_overhead` in `mlx5/verbs.c`.
-fn mlx5_overhead(request: &QueueRequest) -> usize {
+fn mlx5_segments(request: &QueueRequest) -> usize {
     const CONTROL: usize = 16;
     const REMOTE_ADDRESS: usize = 16;
     const ATOMIC: usize = 16;
@@ -79,18 +79,18 @@ fn mlx5(
 ) -> Result<Capacity, i32> {
     let mut granted = request.capacity;
     if granted.max_send_wr > 0 {
-        let overhead = mlx5_overhead(request);
-        let elements = overhead + granted.max_send_sge * ELEMENT;
+        let segments = mlx5_segments(request);
+        let elements = segments + granted.max_send_sge * ELEMENT;
         let inline = match granted.max_inline {
             0 => 0,
-            bytes => overhead + (INLINE_HEADER + bytes).next_multiple_of(ELEMENT),
+            bytes => segments + (INLINE_HEADER + bytes).next_multiple_of(ELEMENT),
         };
         let bytes = elements.max(inline).next_multiple_of(BLOCK);
         let queue = (granted.max_send_wr * bytes).next_power_of_two();
         if bytes > max_send_bytes || queue / BLOCK > max_blocks {
             return Err(libc::EINVAL);
         }
-        granted.max_inline = bytes - overhead - INLINE_HEADER;
+        granted.max_inline = bytes - segments - INLINE_HEADER;
         granted.max_send_wr = queue / bytes;
     }
     if granted.max_recv_wr > 0 {

@@ -460,11 +460,11 @@ impl Checker {
             return;
         };
         state.report(self.seed, Check::AhInUse, &site, || {
-            let made = handle.site.location().map(|location| format!(", made by {location},"));
+            let creator = handle.site.location().map(|location| format!(", made by {location},"));
             format!(
                 "the address handle to {}{} is destroyed before the completion of request {wr_id} has been polled",
                 handle.path.dst,
-                made.unwrap_or_default()
+                creator.unwrap_or_default()
             )
         });
     }

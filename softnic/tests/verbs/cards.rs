@@ -144,8 +144,8 @@ fn capacities_are_those_of_the_driver() {
         (Card::Siw, [128, 128, 1, 3, 8]),
     ] {
         let (_fabric, _host, ctx) = device(card);
-        let wanted = [100, 100, 1, 3, 8];
-        assert_eq!(create(&ctx, kind(card), wanted), Ok(granted), "{card}");
+        let requested = [100, 100, 1, 3, 8];
+        assert_eq!(create(&ctx, kind(card), requested), Ok(granted), "{card}");
     }
     let (_fabric, _host, ctx) = device(Card::Erdma);
     let granted = create(&ctx, kind(Card::Erdma), [100, 100, 1, 1, 8]);

@@ -44,8 +44,9 @@ impl QpId {
 }
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// Sets the key that [`QpId::key`] returns for the completions of this queue pair, polled from now on: in each thread
-    /// that has got something from this thread since. The first key of many queue pairs allocates.
+    /// Sets the key that [`QpId::key`] returns for completions of this queue pair polled from now on. Other threads find the key
+    /// after their next synchronization with this one, such as by a lock or a channel. The first key of 2048 queue pairs
+    /// allocates.
     pub fn set_key(&mut self, key: QpKey) {
         set(self.id(), key);
     }
