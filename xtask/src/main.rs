@@ -16,6 +16,7 @@ mod builders;
 mod ci;
 mod cli;
 mod codegen;
+mod conflict_markers;
 mod conformance;
 mod demo;
 mod dependencies;

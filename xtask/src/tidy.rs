@@ -9,8 +9,8 @@ use cargo_metadata::{DependencyKind, Package};
 
 use crate::workspace::Workspace;
 use crate::{
-    assumptions, builders, dependencies, document_paths, documented_limits, identifiers, miri,
-    packages, prose, surface, test, test_names,
+    assumptions, builders, conflict_markers, dependencies, document_paths, documented_limits,
+    identifiers, miri, packages, prose, surface, test, test_names,
 };
 
 /// Maximum number of lines of a file, except generated files.
@@ -94,6 +94,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         complaints.extend(surface::hiding_imports(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
+    complaints.extend(conflict_markers::complaints(root)?);
     complaints.extend(prose::unused_exceptions(&exceptions));
     let selections = [test::selections(), miri::selections()].concat();
     complaints.extend(test_names::empty_selections(&selections, &paths));
@@ -325,6 +326,14 @@ fn has_word(code: &str, word: &str) -> bool {
 pub(crate) fn files(root: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     collect(root, Path::new(""), end, &mut files)?;
+    files.sort();
+    Ok(files)
+}
+
+/// The files in a folder, also a hidden one, sorted, relative to the root.
+pub(crate) fn files_in(root: &Path, folder: &str) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(root, Path::new(folder), "", &mut files)?;
     files.sort();
     Ok(files)
 }
