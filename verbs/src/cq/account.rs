@@ -21,6 +21,55 @@ pub(super) struct CqAccount {
     stale: AtomicU32,
 }
 
+/// Reason of an error with the kind `InvalidInput`: a completion queue has too few entries for the requests of another queue.
+///
+/// ```
+/// # let (_fabric, ctx) = doctest::device();
+/// # let pd = ctx.alloc_pd()?;
+/// use verbs::cq::NoEntries;
+/// let cq = ctx.create_cq(3)?;
+/// let builder = pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(4).max_recv_wr(4);
+/// assert!(NoEntries::of(&builder.create().unwrap_err()).is_some());
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NoEntries {
+    capacity: u32,
+    available: u32,
+    requested: u32,
+}
+
+impl NoEntries {
+    /// The reason of an error, if the error has this one.
+    pub fn of(error: &Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for NoEntries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            capacity,
+            available,
+            requested,
+        } = self;
+        write!(
+            f,
+            "the completion queue has {available} of {capacity} entries left, and {requested} are needed; make the completion \
+             queue larger"
+        )
+    }
+}
+
+/// Formats as [`Display`](fmt::Display), as the other errors of this crate.
+impl fmt::Debug for NoEntries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for NoEntries {}
+
 const HALF: u32 = 32;
 
 /// The two halves: capacity and reserved.
@@ -73,11 +122,11 @@ impl CqAccount {
             (reserved <= capacity).then_some((capacity, reserved))
         });
         changed.map_err(|(capacity, reserved)| {
-            let reason = format!(
-                "the completion queue has {} of {capacity} entries left, and {entries} are needed; \
-                 make the completion queue larger",
-                capacity - reserved,
-            );
+            let reason = NoEntries {
+                capacity,
+                available: capacity - reserved,
+                requested: entries,
+            };
             Error::refused(call, io::ErrorKind::InvalidInput, reason)
         })
     }

@@ -30,6 +30,7 @@ mod reservation;
 mod resize;
 mod status;
 
+pub use account::NoEntries;
 pub use attempts::Attempts;
 pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;

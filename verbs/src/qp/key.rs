@@ -23,7 +23,7 @@ pub struct QpKey(
 impl QpId {
     /// The [key](crate::QueuePair::set_key) of the queue pair. `None` if it has none, or lives no more.
     ///
-    /// Three reads of a table by the [index](Self::index), without a hash or a lock.
+    /// A few reads of a table by the [index](Self::index), without a hash or a lock.
     ///
     /// # Examples
     /// ```

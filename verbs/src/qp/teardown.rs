@@ -223,8 +223,9 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
             receive: receive.in_flight.restart(QueueId::receive(id)),
         };
         send.signaling.set(0, send.in_flight.next());
-        drop(former);
+        // While the former identity lives, so that the table never has a dead one.
         self.inner().name_receiver(id);
+        drop(former);
         Ok(leftover)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 /// The shareable part of a shared receive queue: everything but posting receives and taking completions.
 ///
 /// A [`SharedReceiveQueue`](super::SharedReceiveQueue) dereferences to one, so `&srq` is accepted wherever a handle is
-/// wanted. Cloning is cheap. The queue is destroyed after the drop of the last handle and of the last queue pair on the
+/// expected. Cloning is cheap. The queue is destroyed after the drop of the last handle and of the last queue pair on the
 /// queue.
 #[derive(Clone)]
 pub struct SrqHandle {
@@ -42,7 +42,7 @@ impl SrqHandle {
     /// The queue pair that has received the message of a completion of this queue, which has the queue pair's number. For
     /// a completion of a queue pair's own queue, that queue pair.
     ///
-    /// Two reads of a table by the number, without a hash. `None` for a queue pair that lives no more, and for one of another
+    /// A few reads of a table by the number, without a hash. `None` for a queue pair that lives no more, and for one of another
     /// program ([`XrcReceiver`](crate::qp::XrcReceiver)).
     ///
     /// Soft-iWARP gives a new queue pair the number of a destroyed one at once: there, poll the completion queue until it is

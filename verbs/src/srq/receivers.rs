@@ -14,7 +14,7 @@ const LEN: usize = 1 << HALF;
 /// The identities of numbers with the same upper half; 0 for none.
 type Leaf = [AtomicU64; LEN];
 
-/// The identities of queue pairs by number: a table of tables, as the numbers of a device lie together. Two reads find an
+/// The identities of queue pairs by number: a table of tables, as the numbers of a device lie together. A few reads find an
 /// identity among any number. 64 KiB with the first queue pair, and 32 KiB for each used table of 4096
 /// numbers.
 #[derive(Debug, Default)]
@@ -33,7 +33,8 @@ impl Receivers {
     pub(super) fn find(&self, number: QpNum) -> Option<QpId> {
         let (upper, lower) = split(number);
         let leaf = self.0.get()?.get(upper)?.get()?;
-        QpId::from_number(leaf[lower].load(Ordering::Relaxed))
+        // Acquire: a key set before the identity was recorded is visible.
+        QpId::from_number(leaf[lower].load(Ordering::Acquire))
     }
 
     /// Records a new queue pair, or the new identity of one.
@@ -43,7 +44,7 @@ impl Receivers {
             .0
             .get_or_init(|| (0..LEN).map(|_| OnceLock::new()).collect());
         let leaf = leaves[upper].get_or_init(|| Box::new([const { AtomicU64::new(0) }; LEN]));
-        leaf[lower].store(id.number(), Ordering::Relaxed);
+        leaf[lower].store(id.number(), Ordering::Release);
     }
 
     /// Forgets a queue pair, before its number is free for another one.
