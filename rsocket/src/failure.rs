@@ -103,6 +103,7 @@ impl ConnectionFailure {
     pub(crate) fn errno(&self) -> Option<i32> {
         match (&self.cause, self.failure) {
             (Some(Cause::Call(cause)), _) => Some(cause.errno),
+            (Some(Cause::Connection(ConnectFailure::DeviceRemoved)), _) => None,
             (_, Failure::Send) => Some(Errno::IO.raw_os_error()),
             _ => None,
         }
