@@ -117,6 +117,15 @@ impl EventChannel {
         })
     }
 
+    /// Opens a channel whose identifiers the reaper destroys, if any.
+    pub(crate) fn with_reaper(reaper: Option<&Reaper>) -> Result<Self> {
+        let channel = Self::new()?;
+        if let Some(reaper) = reaper {
+            channel.set_reaper(reaper);
+        }
+        Ok(channel)
+    }
+
     /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Reads the next event, if any. Never blocks.
     ///
     /// # Errors

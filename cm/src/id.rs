@@ -142,8 +142,9 @@ impl Drop for RawId {
             channel: Arc::clone(&self.channel),
         };
         match self.channel.reaper() {
-            Some(reaper) => reaper.destroy(last),
-            None => drop(last),
+            // While the queue is long, rejected requests do not lengthen it: their destruction does not wait.
+            Some(reaper) if !reaper.is_overloaded() => reaper.destroy(last),
+            _ => drop(last),
         }
         #[cfg(feature = "tracing")]
         if self.span.has_begun() {

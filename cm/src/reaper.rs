@@ -59,8 +59,9 @@ impl ReaperShared {
 /// [`destroy`](Self::destroy).
 ///
 /// A peer controls how often a destruction takes long, by connecting and disconnecting. So at most 16 threads destroy,
-/// further values queue, and a server rejects connection requests while the queue [is long](Self::is_overloaded). Threads exit
-/// without work. Clones share queue and threads. Values pending at the end of the process are the kernel's to release.
+/// further values queue, and listeners and event loops reject connection requests while the queue
+/// [is long](Self::is_overloaded). Identifiers dropped meanwhile are destroyed by the dropping thread. Threads exit without work.
+/// Clones share queue and threads. Values pending at the end of the process are the kernel's to release.
 ///
 /// # Examples
 /// ```

@@ -235,8 +235,8 @@ impl EndpointBuilder<SharedQueues> {
         self
     }
 
-    /// Sets the program's key of the next endpoint; see [`Endpoint::set_key`]. Endpoints of a listener get their keys by
-    /// [`Incoming::set_key`](crate::Incoming::set_key).
+    /// Sets the program's key of each endpoint of this builder; see [`Endpoint::set_key`]. Endpoints of a listener get keys of
+    /// their own by [`Incoming::set_key`](crate::Incoming::set_key).
     pub fn key(mut self, key: QpKey) -> Self {
         self.queues.key = Some(key);
         self
@@ -443,10 +443,6 @@ impl<Q: QueueChoice> EndpointBuilder<Q> {
 
     /// A channel whose identifiers the reaper destroys, if any.
     pub(crate) fn channel(&self) -> Result<EventChannel> {
-        let channel = EventChannel::new()?;
-        if let Some(reaper) = &self.reaper {
-            channel.set_reaper(reaper);
-        }
-        Ok(channel)
+        EventChannel::with_reaper(self.reaper.as_ref())
     }
 }

@@ -20,7 +20,7 @@ use super::{
     Ending, Queues,
     ending::{DISCONNECT_TIMEOUT, disconnected},
     notify_fd,
-    queues::{OwnCqs, PrivateQueues, QueueChoice, SharedQueues},
+    queues::{PrivateCqs, PrivateQueues, QueueChoice, SharedQueues},
     receiving, registration, unmatched_completion,
 };
 use crate::{
@@ -354,7 +354,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         CompletionQueue,
         EventChannel,
     ) {
-        let OwnCqs { send, recv } = self.queues.cqs;
+        let PrivateCqs { send, recv } = self.queues.cqs;
         (self.connection, send, recv, self.link.channel)
     }
 }
@@ -395,9 +395,8 @@ impl<SW, RW> Endpoint<SW, RW, SharedQueues> {
     /// # Errors
     /// The errors of [`EventChannel::try_next`].
     pub fn check_disconnected(&mut self) -> Result<bool> {
-        const CALL: &str = "Endpoint::check_disconnected";
         self.link.attend(&mut self.connection)?;
-        self.link.ending.answer_if_due(CALL, &mut self.connection)?;
+        self.link.ending.answer_if_due(&mut self.connection)?;
         Ok(self.link.ending.is_noticed())
     }
 

@@ -120,13 +120,17 @@ impl Ending {
     }
 
     /// Answers a noticed disconnect of the peer, unless sends are in flight and the answer is not due.
-    pub(crate) fn answer_if_due(
-        &mut self,
-        call: &'static str,
-        closing: &mut impl Closing,
-    ) -> Result<()> {
-        // As a call that waits for a request in flight does.
-        self.advance(call, closing, 1).map(drop)
+    /// Returns the time until then otherwise.
+    pub(crate) fn answer_if_due(&mut self, closing: &mut impl Closing) -> Result<Option<Duration>> {
+        let Stage::Due(at) = self.stage else {
+            return Ok(None);
+        };
+        let remaining = at.saturating_duration_since(Instant::now());
+        if remaining.is_zero() || closing.sends_in_flight() == 0 {
+            self.answer(closing)?;
+            return Ok(None);
+        }
+        Ok(Some(remaining))
     }
 
     /// Takes notice of an event.
@@ -157,15 +161,7 @@ impl Ending {
         closing: &mut impl Closing,
         in_flight: usize,
     ) -> Result<Option<Duration>> {
-        let mut next_check = None;
-        if let Stage::Due(at) = self.stage {
-            let remaining = at.saturating_duration_since(Instant::now());
-            if remaining.is_zero() || closing.sends_in_flight() == 0 {
-                self.answer(closing)?;
-            } else {
-                next_check = Some(remaining);
-            }
-        }
+        let next_check = self.answer_if_due(closing)?;
         if self.is_noticed() && in_flight == 0 {
             return Err(ended(call, self.cause.as_ref()));
         }

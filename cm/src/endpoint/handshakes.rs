@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Error, Init, QueuePair, Result, Rts, fd::wait_any_readable, waiting::EventFd};
+use verbs::{
+    Error, Init, QueuePair, Result, Rts, cq::NoEntries, fd::wait_any_readable, waiting::EventFd,
+};
 
 use super::{EndpointBuilder, QueueChoice, Queues, Refusals, connected::Endpoint};
 use crate::{
@@ -23,7 +25,6 @@ use crate::{
     id::CmId,
     param::PeerParam,
     phases::Connected,
-    reaper::Reaper,
     registry::Key,
 };
 
@@ -42,8 +43,6 @@ pub(crate) struct Handshakes<SW, RW, Q: QueueChoice> {
     /// Notified when an awaited handshake has ended, for the thread that sleeps on the channel.
     event: EventFd,
     channel: EventChannel,
-    /// Destroys the identifiers of the connections, if any.
-    reaper: Option<Reaper>,
     timeout: Duration,
     limit: usize,
     /// Whether a call waits for each handshake, and takes its outcome. Otherwise connections are taken by any call, and
@@ -95,7 +94,6 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Handshakes<SW, RW, Q> {
             changed: Condvar::new(),
             event: EventFd::new()?,
             channel: choices.channel()?,
-            reaper: choices.reaper.clone(),
             timeout: choices.accept_timeout(),
             limit: usize::try_from(choices.backlog)
                 .unwrap_or(usize::MAX)
@@ -313,14 +311,9 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Handshakes<SW, RW, Q> {
     /// Opens the channel of an established connection. Half-open connections give way to its descriptors.
     fn new_channel(&self) -> Result<EventChannel> {
         loop {
-            match EventChannel::new() {
+            match EventChannel::with_reaper(self.channel.handle().reaper()) {
                 Err(err) if is_exhausted(&err) && self.displace() => {}
-                created => {
-                    if let (Ok(channel), Some(reaper)) = (&created, &self.reaper) {
-                        channel.set_reaper(reaper);
-                    }
-                    return created;
-                }
+                other => return other,
             }
         }
     }
@@ -397,12 +390,13 @@ impl<SW, RW, Q: QueueChoice> Established<SW, RW, Q> {
     }
 }
 
-/// Whether the process or the device is at a limit, as any peer can cause it.
+/// Whether the process, the device or a completion queue of the program is at a limit, as any peer can cause it.
 pub(crate) fn is_exhausted(error: &Error) -> bool {
     let at_limit = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-    error
+    let of_system = error
         .raw_os_error()
-        .is_some_and(|errno| at_limit.contains(&errno))
+        .is_some_and(|errno| at_limit.contains(&errno));
+    of_system || NoEntries::of(error).is_some()
 }
 
 /// A handshake awaited by a call. Drop ends it, unless the outcome has been taken.

@@ -34,6 +34,7 @@ use crate::{
     id::CmId,
     param::{ConnParam, PeerParam},
     phases::{Listening, Requested},
+    reaper::Reaper,
 };
 
 /// Listens for connection requests, similar to [`TcpListener`](std::net::TcpListener).
@@ -246,9 +247,14 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Listener<SW, RW, Q> {
         }
     }
 
-    /// Extracts the request from an event, if any.
+    /// Extracts the request from an event, if any. While the reaper has too many identifiers, requests are rejected.
     pub(crate) fn understand(&self, event: Event) -> Result<Option<ConnectRequest>> {
+        let reaper = self.channel.handle().reaper();
         match event {
+            Event::ConnectRequest(_) if reaper.is_some_and(Reaper::is_overloaded) => {
+                self.exhausted.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
             Event::ConnectRequest(request) => Ok(Some(request)),
             Event::DeviceRemoval(key) if key == self.id.key() => {
                 Err(ConnectFailure::DeviceRemoved.into_error("rdma_get_request"))
@@ -262,8 +268,7 @@ impl<SW: 'static, RW: 'static, Q: QueueChoice> Listener<SW, RW, Q> {
         let mut choices = self.choices();
         let ctx = request.id().context()?;
         if choices.chosen_domain(&ctx).is_none() {
-            let pd = ctx.alloc_pd()?;
-            choices.domains.push(pd);
+            choices.domains.push(ctx.alloc_pd()?);
         }
         Ok(choices.clone())
     }
@@ -357,8 +362,10 @@ pub struct Refusals {
     pub timed_out: u64,
     /// Handshakes ended by the peer, and established connections without a descriptor free for their events.
     pub failed: u64,
-    /// Requests rejected for lack of memory, descriptors or objects of the device, with no half-open connection to displace. If all
-    /// requests are, raise the limits of the process (`RLIMIT_MEMLOCK`, `RLIMIT_NOFILE`).
+    /// Requests rejected for lack of memory, descriptors or objects of the device, or of entries of the program's
+    /// [completion queues](EndpointBuilder::cqs), with no half-open connection to displace, and requests beyond the limit of a
+    /// [reaper](EndpointBuilder::reaper). If all requests are, raise the limits of the process (`RLIMIT_MEMLOCK`,
+    /// `RLIMIT_NOFILE`).
     pub exhausted: u64,
 }
 

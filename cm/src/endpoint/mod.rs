@@ -30,7 +30,7 @@ pub(crate) use incoming::is_of_peer;
 pub use incoming::{Incoming, Listener, Refusals};
 pub use outgoing::Outgoing;
 #[cfg(feature = "tokio")]
-pub(crate) use queues::OwnCqs;
+pub(crate) use queues::PrivateCqs;
 pub(crate) use queues::Queues;
 pub use queues::{PrivateQueues, QueueChoice, SharedQueues};
 

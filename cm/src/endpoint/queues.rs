@@ -35,7 +35,7 @@ impl QueueChoice for SharedQueues {}
 pub(crate) mod choice {
     //! The part of a choice that this crate uses.
 
-    use super::{Context, CqHandle, EndpointBuilder, QpKey, QueueChoice, Result, SrqHandle, fmt};
+    use super::{Context, CqHandle, EndpointBuilder, QpKey, Result, SrqHandle, fmt};
 
     pub trait Choice: Clone + fmt::Debug + Send + Sync + 'static {
         /// The completion queues of one endpoint.
@@ -45,9 +45,7 @@ pub(crate) mod choice {
         #[cfg(feature = "tokio")]
         type Watched: fmt::Debug + Send + Sync + 'static;
 
-        fn create_cqs(choices: &EndpointBuilder<Self>, ctx: &Context) -> Result<Self::Cqs>
-        where
-            Self: QueueChoice;
+        fn create_cqs(choices: &EndpointBuilder<Self>, ctx: &Context) -> Result<Self::Cqs>;
 
         #[cfg(feature = "tokio")]
         fn watch(cqs: Self::Cqs) -> Result<Self::Watched>;
@@ -55,52 +53,48 @@ pub(crate) mod choice {
         /// The queues of sends and receives.
         fn handles(cqs: &Self::Cqs) -> (&CqHandle, &CqHandle);
 
-        fn srq(&self) -> Option<&SrqHandle>;
+        fn srq(&self) -> Option<&SrqHandle> {
+            None
+        }
 
-        fn key(&self) -> Option<QpKey>;
+        fn key(&self) -> Option<QpKey> {
+            None
+        }
     }
 }
 
 /// The private completion queues of an endpoint.
 #[derive(Debug)]
-pub struct OwnCqs {
+pub struct PrivateCqs {
     pub(crate) send: CompletionQueue,
     pub(crate) recv: CompletionQueue,
 }
 
 impl choice::Choice for PrivateQueues {
-    type Cqs = OwnCqs;
+    type Cqs = PrivateCqs;
     #[cfg(feature = "tokio")]
     type Watched = crate::tokio::WatchedCqs;
 
-    fn create_cqs(choices: &EndpointBuilder<Self>, ctx: &Context) -> Result<OwnCqs> {
+    fn create_cqs(choices: &EndpointBuilder<Self>, ctx: &Context) -> Result<PrivateCqs> {
         let cq = |entries: u32| {
             ctx.cq_builder(entries.max(1))
                 .comp_vector(choices.comp_vector)
                 .waitable()
                 .create()
         };
-        Ok(OwnCqs {
+        Ok(PrivateCqs {
             send: cq(choices.max_send_wr)?,
             recv: cq(choices.max_recv_wr)?,
         })
     }
 
     #[cfg(feature = "tokio")]
-    fn watch(cqs: OwnCqs) -> Result<Self::Watched> {
+    fn watch(cqs: PrivateCqs) -> Result<Self::Watched> {
         crate::tokio::WatchedCqs::new(cqs)
     }
 
-    fn handles(cqs: &OwnCqs) -> (&CqHandle, &CqHandle) {
+    fn handles(cqs: &PrivateCqs) -> (&CqHandle, &CqHandle) {
         (&cqs.send, &cqs.recv)
-    }
-
-    fn srq(&self) -> Option<&SrqHandle> {
-        None
-    }
-
-    fn key(&self) -> Option<QpKey> {
-        None
     }
 }
 
@@ -111,21 +105,18 @@ impl choice::Choice for SharedQueues {
 
     fn create_cqs(choices: &EndpointBuilder<Self>, ctx: &Context) -> Result<Self::Cqs> {
         let queues = &choices.queues;
-        if queues.send_cq.context() != ctx {
+        let cqs = [&queues.send_cq, &queues.recv_cq];
+        if let Some(cq) = cqs.into_iter().find(|cq| cq.context() != ctx) {
             let reason = "the connection is on another device than the completion queues; make the queues on a device \
                           of `cm::devices`, and connect or listen with an address of that device";
             let error = Error::refused("ibv_create_qp", std::io::ErrorKind::InvalidInput, reason);
-            return Err(error.detail(format!(
-                "{} and {}",
-                ctx.name(),
-                queues.send_cq.context().name()
-            )));
+            return Err(error.detail(format!("{} and {}", ctx.name(), cq.context().name())));
         }
         Ok((queues.send_cq.clone(), queues.recv_cq.clone()))
     }
 
     #[cfg(feature = "tokio")]
-    fn watch((_, _): Self::Cqs) -> Result<()> {
+    fn watch(_: Self::Cqs) -> Result<()> {
         Ok(())
     }
 

@@ -186,8 +186,8 @@ impl<P: Protocol> EventLoop<P> {
     }
 
     fn new(protocol: P, limit: Option<u32>) -> Result<Self, Failure> {
-        let (channel, reaper) = (EventChannel::new()?, Reaper::default());
-        channel.set_reaper(&reaper);
+        let reaper = Reaper::default();
+        let channel = EventChannel::with_reaper(Some(&reaper))?;
         Ok(Self {
             peers: Peers::new(),
             half_open: HalfOpen::new(),

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     connection::Connection,
     endpoint::{
-        DISCONNECT_TIMEOUT, Ending, OwnCqs, PrivateQueues, QueueChoice, Queues, SharedQueues,
+        DISCONNECT_TIMEOUT, Ending, PrivateCqs, PrivateQueues, QueueChoice, Queues, SharedQueues,
         disconnected, unmatched_completion,
     },
     event::{ConnectFailure, Event},
@@ -37,7 +37,6 @@ use crate::{
 pub struct Endpoint<SW = Buf, RW = Buf, Q: QueueChoice = PrivateQueues> {
     connection: Connection<SW, RW>,
     peer: PeerParam,
-    pd: ProtectionDomain,
     cqs: Q::Watched,
     link: AsyncLink,
     /// Retries of the queue pair for the last completion, if the retries were exhausted.
@@ -59,7 +58,7 @@ pub struct WatchedCqs {
 }
 
 impl WatchedCqs {
-    pub(crate) fn new(cqs: OwnCqs) -> Result<Self> {
+    pub(crate) fn new(cqs: PrivateCqs) -> Result<Self> {
         Ok(Self {
             send: watched::CompletionQueue::new(cqs.send)?,
             recv: watched::CompletionQueue::new(cqs.recv)?,
@@ -91,7 +90,6 @@ impl<SW, RW, Q: QueueChoice> Endpoint<SW, RW, Q> {
         Ok(Self {
             connection,
             peer,
-            pd: queues.pd,
             cqs: Q::watch(queues.cqs)?,
             link: AsyncLink { channel, ending },
             attempts: None,
@@ -110,7 +108,7 @@ impl<SW, RW, Q: QueueChoice> Endpoint<SW, RW, Q> {
 
     /// Protection domain of memory and queue pair.
     pub fn pd(&self) -> &ProtectionDomain {
-        &self.pd
+        self.connection.qp().pd()
     }
 
     /// The queue pair, for posting requests.

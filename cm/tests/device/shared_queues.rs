@@ -317,3 +317,25 @@ fn tasks_accept_for_a_task_that_serves_all_connections() {
             .for_each(|client| client.join().unwrap());
     });
 }
+
+/// Any peer can ask for more connections than the program's queue has entries for.
+#[test]
+fn full_queue_of_the_program_refuses_peers_until_there_are_entries() {
+    let program = Program::new();
+    // More than half of the entries, so that one connection fits.
+    let builder = program.builder().max_send_wr(program.cq.capacity() / 2 + 1);
+    let listener: Listener<Buf, Buf, SharedQueues> = builder.listen(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let connect = move || EndpointBuilder::new().timeout(TEST_TIMEOUT).connect(addr);
+    let connecting = thread::spawn(connect);
+    let first = listener.accept().unwrap();
+    let _first_client = connecting.join().unwrap().unwrap();
+    let connecting = thread::spawn(move || {
+        let refused = connect().unwrap_err();
+        drop(first);
+        (refused.kind(), connect().unwrap())
+    });
+    let _second = listener.accept().unwrap();
+    assert_eq!(connecting.join().unwrap().0, ErrorKind::ConnectionRefused);
+    assert_eq!(listener.refusals().exhausted, 1);
+}

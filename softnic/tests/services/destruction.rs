@@ -1,6 +1,10 @@
 //! Destructions of identifiers that take long, beside a thread that serves others.
 
-use std::{sync::mpsc, thread};
+use std::{
+    io::ErrorKind,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+};
 
 use cm::{EndpointBuilder, Reaper};
 use softnic::{Call, Fabric};
@@ -59,4 +63,41 @@ fn drop_of_an_endpoint_with_a_reaper_does_not_wait() {
     assert!(reaper.wait(TEST_TIMEOUT));
     dropping.join().unwrap();
     service.stop();
+}
+
+/// As a peer can cause it: the queue of a listener's reaper does not grow beyond its limit.
+#[test]
+fn listener_with_an_overloaded_reaper_rejects_and_recovers() {
+    const QUEUED: usize = 1024;
+    const THREADS: usize = 16;
+    let fabric = Fabric::new();
+    let [host, client, _] = hosts(&fabric);
+    let reaper = Reaper::default();
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    for _ in 0..QUEUED + THREADS {
+        let gate = Arc::clone(&gate);
+        reaper.run(move || drop(gate.lock()));
+    }
+    assert!(reaper.is_overloaded());
+    let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT).reaper(&reaper);
+    let listener = host.run(|| builder.listen(ADDR)).unwrap();
+    let connecting = client.spawn(move || {
+        let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT);
+        let refused = builder.connect(ADDR).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    });
+    let accepting = thread::spawn(move || {
+        let accepted = listener.accept().unwrap();
+        (accepted, listener.refusals().exhausted)
+    });
+    connecting.join().unwrap();
+    drop(closed);
+    assert!(reaper.wait(TEST_TIMEOUT));
+    let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT);
+    let connected = client.run(|| builder.connect(ADDR)).unwrap();
+    let (accepted, exhausted) = accepting.join().unwrap();
+    assert_eq!(exhausted, 1);
+    drop((connected, accepted));
+    assert!(reaper.wait(TEST_TIMEOUT));
 }
