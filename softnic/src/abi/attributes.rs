@@ -6,7 +6,8 @@ use ibverbs_sys as ffi;
 
 use super::query::{addr, gid, gid_tbl_len};
 use crate::{
-    engine::{Access, AttributeMask, Path, QpAttributes, State},
+    card::{Card, Specification},
+    engine::{Access, AttributeMask, MAX_RD_ATOMIC, Path, QpAttributes, State},
     fabric::Port,
 };
 
@@ -81,7 +82,21 @@ fn depth(request: u8) -> u8 {
     }
 }
 
-/// Converts attributes from C. Only the attributes in `mask` are valid. Fails as [`path`] does.
+/// The granted depth of a queue pair, or an errno: with a card, at most the card's maximum and that of the engine.
+fn granted_depth(
+    card: Option<Card>,
+    requested: u8,
+    max: fn(&Specification) -> u8,
+) -> Result<u8, c_int> {
+    let Some(card) = card else {
+        return Ok(depth(requested));
+    };
+    let max = max(card.specification());
+    let granted = depth(card.depth(requested, max)?);
+    Ok(granted.min(max).min(MAX_RD_ATOMIC))
+}
+
+/// Converts attributes from C. Only the attributes in `mask` are valid. Fails as [`path`] does, and for depths that a card refuses.
 pub(super) fn attributes(
     port: &Port,
     raw: &ffi::ibv_qp_attr,
@@ -101,8 +116,8 @@ pub(super) fn attributes(
         retry_count: raw.retry_cnt,
         rnr_retry: raw.rnr_retry,
         min_rnr_timer: raw.min_rnr_timer,
-        max_rd_atomic: depth(raw.max_rd_atomic),
-        max_dest_rd_atomic: depth(raw.max_dest_rd_atomic),
+        max_rd_atomic: raw.max_rd_atomic,
+        max_dest_rd_atomic: raw.max_dest_rd_atomic,
         sqd_notify: raw.en_sqd_async_notify != 0,
     };
     if mask.contains(AttributeMask::PATH) {
@@ -110,6 +125,15 @@ pub(super) fn attributes(
     }
     if mask.contains(AttributeMask::MTU) && raw.path_mtu.0 <= 5 {
         attributes.mtu = 128 << raw.path_mtu.0;
+    }
+    let card = port.card();
+    if mask.contains(AttributeMask::MAX_RD_ATOMIC) {
+        attributes.max_rd_atomic =
+            granted_depth(card, raw.max_rd_atomic, |row| row.max_qp_init_rd_atom)?;
+    }
+    if mask.contains(AttributeMask::MAX_DEST_RD_ATOMIC) {
+        attributes.max_dest_rd_atomic =
+            granted_depth(card, raw.max_dest_rd_atomic, |row| row.max_qp_rd_atom)?;
     }
     Ok(attributes)
 }

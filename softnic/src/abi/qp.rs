@@ -34,9 +34,7 @@ use crate::{
     adversary::Rule,
     card::QueueRequest,
     check::{Parent, Used},
-    engine::{
-        AttributeMask, Capacity, CqId, QpAttributes, QpInit, QpKind, QpNum, SendRequest, State,
-    },
+    engine::{AttributeMask, Capacity, CqId, QpInit, QpKind, QpNum, SendRequest, State},
     fabric::{ObjectCharge, Port, Resource, locked},
 };
 
@@ -425,27 +423,6 @@ fn adopt(
     raw
 }
 
-/// The attributes with depths of reads that a card has, or an errno.
-fn with_depths(
-    port: &Port,
-    mut attributes: QpAttributes,
-    mask: AttributeMask,
-) -> Result<QpAttributes, c_int> {
-    let Some(card) = port.card() else {
-        return Ok(attributes);
-    };
-    let row = card.specification();
-    if mask.contains(AttributeMask::MAX_RD_ATOMIC) {
-        let max = row.max_qp_init_rd_atom;
-        attributes.max_rd_atomic = card.depth(attributes.max_rd_atomic, max)?;
-    }
-    if mask.contains(AttributeMask::MAX_DEST_RD_ATOMIC) {
-        let max = row.max_qp_rd_atom;
-        attributes.max_dest_rd_atomic = card.depth(attributes.max_dest_rd_atomic, max)?;
-    }
-    Ok(attributes)
-}
-
 pub(super) unsafe extern "C" fn ibv_modify_qp(
     raw: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -459,10 +436,6 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     let port = &qp.device.port;
     let _in_call = qp.calls.enter(port);
     let attributes = match attributes(port, attr, mask) {
-        Ok(attributes) => with_depths(port, attributes, mask),
-        Err(errno) => return errno,
-    };
-    let attributes = match attributes {
         Ok(attributes) => attributes,
         Err(errno) => return errno,
     };

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use ibverbs_sys as ffi;
 use softnic::{Card, Fabric, Host};
 use verbs::{
-    CompletionQueue, Context, Init, ProtectionDomain, RemoteAccess, Rtr,
+    CompletionQueue, Context, Init, ProtectionDomain, RemoteAccess, Rtr, Rts,
     ah::AddressVector,
     op,
     qp::{Attributes, Psn},
@@ -305,6 +305,44 @@ fn depth_of_reads_beyond_the_card_is_refused() {
         let refused = qp.to_rtr(&rtr).err();
         let found = refused.map(|refused| refused.error.raw_os_error());
         assert_eq!(found, errno.map(Some), "{depth}");
+    }
+}
+
+#[test]
+fn queried_depths_of_reads_are_granted() {
+    for card in Card::ALL {
+        let (_fabric, _host, ctx) = device(*card);
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(8).unwrap());
+        if kind(*card) != ffi::ibv_qp_type::IBV_QPT_RC {
+            continue;
+        }
+        let device = ctx.query_device().unwrap();
+        let [accepted, requested] = [device.max_qp_rd_atom(), device.max_qp_init_rd_atom()]
+            .map(|depth| u8::try_from(depth).unwrap());
+        assert!(accepted > 0 && requested > 0, "{card}");
+        let builder = pd.qp_builder::<verbs::Rc>(&cq, &cq);
+        let qp = builder.max_send_wr(1).max_recv_wr(1).create().unwrap();
+        let peer = AddressVector::global(1, 0, ctx.query_gid(1, 0).unwrap().unwrap());
+        let psn = Psn::from_low_bits(0);
+        let rtr = Attributes::<verbs::Rc, Rtr>::new(&peer, qp.qp_num(), psn);
+        let qp = qp.to_init(&Attributes::<verbs::Rc, Init>::new(1));
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        let qp = qp.to_rtr(&rtr.max_dest_rd_atomic(accepted));
+        let qp = qp.unwrap_or_else(|refused| panic!("{card}: {}", refused.error));
+        let rts = Attributes::<verbs::Rc, Rts>::new(psn).max_rd_atomic(requested);
+        let qp = qp.to_rts(&rts);
+        let qp = qp.unwrap_or_else(|refused| panic!("{card}: {}", refused.error));
+        let (mut found, mut init) = (ffi::ibv_qp_attr::zeroed(), ffi::ibv_qp_init_attr::zeroed());
+        // SAFETY: a live queue pair, and attributes of this function.
+        let queried = unsafe { ffi::ibv_query_qp(qp.as_raw(), &raw mut found, 0, &raw mut init) };
+        assert_eq!(queried, 0);
+        // The engine has at most 128 of each.
+        let granted = [found.max_dest_rd_atomic, found.max_rd_atomic];
+        assert_eq!(
+            granted,
+            [accepted, requested].map(|depth| depth.min(128)),
+            "{card}"
+        );
     }
 }
 
