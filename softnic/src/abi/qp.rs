@@ -538,8 +538,8 @@ const IN_ORDER: c_int = 0b11;
 
 /// Whether the bytes of a request are written in order. Peers' writes over reliable connections are, since packets are executed
 /// once and by their numbers, and memory with rights for peers is written by words. It is promised on links that keep the order
-/// of frames, without rules by which a write comes in steps, and to programs on processors that keep the order of loads. Other
-/// bytes are copied in any order.
+/// of frames, without rules by which a write comes in steps or a packet of it late, and to programs on processors that keep the
+/// order of loads. Other bytes are copied in any order.
 pub(super) unsafe extern "C" fn ibv_query_qp_data_in_order(
     raw: *mut ffi::ibv_qp,
     op: ffi::ibv_wr_opcode,
@@ -551,7 +551,7 @@ pub(super) unsafe extern "C" fn ibv_query_qp_data_in_order(
     let port = &qp.device.port;
     let is_write = [of::IBV_WR_RDMA_WRITE, of::IBV_WR_RDMA_WRITE_WITH_IMM].contains(&op);
     let is_ordered_cpu = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
-    let comes_in_steps = [Rule::Placement, Rule::Torn]
+    let comes_in_steps = [Rule::Placement, Rule::Torn, Rule::NotVisible]
         .iter()
         .any(|rule| port.adversary().has(*rule));
     let is_promised = qp.kind() == ffi::ibv_qp_type::IBV_QPT_RC

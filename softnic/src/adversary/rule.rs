@@ -103,7 +103,7 @@ rules! {
     /// Received bytes and results of reads and atomics, up to 64 bytes, come with the poll of their completion, as with
     /// mlx5's provider.
     PollWrites "poll-writes" Error "ibv_post_recv(3), ibv_post_send(3)",
-    /// The processor of the peer sees the bytes of a write after its completion here.
+    /// The processor of the peer sees the bytes of a write after its completion here. `ibv_query_qp_data_in_order` answers 0.
     NotVisible "not-visible" Assumption "InfiniBand Architecture Specification, volume 1, 9.5",
     /// The device reports `IBV_ATOMIC_HCA`: its atomics are not atomic with the processor's, and short writes come in two
     /// steps.

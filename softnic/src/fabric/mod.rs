@@ -296,7 +296,8 @@ impl Fabric {
 
     /// Keeps the order of the frames of each link: a frame with a shorter [delay](Self::delay) than an earlier one arrives with
     /// the earlier frame. Loss, duplication and corruption do not change. The bytes of a peer's write are then in order
-    /// (`ibv_query_qp_data_in_order`), except by the rules [`Placement`](Rule::Placement) and [`Torn`](Rule::Torn).
+    /// (`ibv_query_qp_data_in_order`), except by the rules [`Placement`](Rule::Placement), [`Torn`](Rule::Torn) and
+    /// [`NotVisible`](Rule::NotVisible).
     ///
     /// # Examples
     /// ```
