@@ -469,7 +469,8 @@ impl Fabric {
 
     /// The files in sysfs of the device at an address, as each process there has it.
     pub(crate) fn sysfs_files(addr: IpAddr, interface: &str, node: &str) -> Vec<abi::SysfsFile> {
-        let fabric = Self::new();
+        // Without a thread: the host of this call sends nothing.
+        let fabric = Self::manual(0);
         let index = fabric.shared.lock().add_host_without_socket(addr);
         abi::sysfs_files(&Port::new(&fabric.shared, index), interface, node)
     }
