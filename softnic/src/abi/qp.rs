@@ -270,7 +270,7 @@ pub(super) unsafe extern "C" fn ibv_create_qp(
 }
 
 /// Creates a queue pair with queues of its own; `operations` are those of extended requests. The capacity that a card grants is
-/// written to the attributes.
+/// written to the attributes, unless the creation fails.
 ///
 /// # Safety
 /// - The domain and the queues in the attributes are live.
@@ -295,15 +295,13 @@ pub(super) unsafe fn create(
     };
     if pd.device.port.card().is_some() {
         record_capacity(&mut attr.cap, granted);
-        requested.cap = attr.cap;
     }
-    let attr = &attr;
     // SAFETY: the caller's promise.
-    let Some(init) = (unsafe { queued((kind, granted), pd, attr) }) else {
+    let Some(init) = (unsafe { queued((kind, granted), pd, &attr) }) else {
         return null(libc::EINVAL);
     };
     let accounts = pd.device.port.accounts();
-    let charge = match accounts.charge_object(Resource::QueuePairs, queues_bytes(attr)) {
+    let charge = match accounts.charge_object(Resource::QueuePairs, queues_bytes(&attr)) {
         Ok(charge) => charge,
         Err(errno) => return null(errno),
     };
@@ -312,8 +310,11 @@ pub(super) unsafe fn create(
             if let Some(checker) = pd.device.port.checker() {
                 checker.created_qp(pd.device.port.host_qp(num), &init);
             }
+            if pd.device.port.card().is_some() {
+                requested.cap = attr.cap;
+            }
             let context = (&pd.device, pd.context());
-            adopt(context, charge, raw_pd, attr, num, operations)
+            adopt(context, charge, raw_pd, &attr, num, operations)
         }
         Err(error) => null(errno(error)),
     }

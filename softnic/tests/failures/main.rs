@@ -2,6 +2,7 @@
 //! books of the fabric are checked at its drop.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod attributes;
 #[path = "../../../verbs/tests/shared/children.rs"]
 mod children;
 mod connections;

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
-    io, ptr,
+    io, mem, ptr,
 };
 
 use ibverbs_sys as verbs;
@@ -87,7 +87,7 @@ pub(super) unsafe fn leave_channel(
     // SAFETY: the caller's promise.
     unsafe { acknowledge(raw) };
     // SAFETY: the caller's promise.
-    let had_channel = std::mem::take(&mut unsafe { Id::borrow(raw) }.extra().has_channel);
+    let had_channel = mem::take(&mut unsafe { Id::borrow(raw) }.extra().has_channel);
     // SAFETY: the caller's promise.
     had_channel.then(|| unsafe { (*raw).channel })
 }
@@ -192,10 +192,11 @@ unsafe extern "C" fn rdma_create_ep(
         unsafe { (*created).qp_type = verbs::ibv_qp_type(kind) };
     }
     // SAFETY: null, or the caller's attributes.
-    if let Some(init) = unsafe { init.as_mut() } {
+    let type_before = unsafe { init.as_mut() }.map(|init| {
         // SAFETY: live, as above.
-        init.qp_type = unsafe { (*created).qp_type };
-    }
+        let kind = unsafe { (*created).qp_type };
+        mem::replace(&mut init.qp_type, kind)
+    });
     let ret = if info.ai_flags & ffi::RAI_PASSIVE != 0 {
         // SAFETY: the new identifier, and the caller's information and objects.
         unsafe { make_passive(created, info, pd, init) }
@@ -207,6 +208,10 @@ unsafe extern "C" fn rdma_create_ep(
         let errno = io::Error::last_os_error().raw_os_error();
         // SAFETY: live, and not known to the program.
         unsafe { rdma_destroy_ep(created) };
+        if let Some(kind) = type_before {
+            // SAFETY: the caller's attributes.
+            unsafe { (*init).qp_type = kind };
+        }
         set_errno(errno.unwrap_or(libc::EINVAL));
         return -1;
     }

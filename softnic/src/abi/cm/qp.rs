@@ -344,6 +344,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
     }
     // SAFETY: the caller's attributes.
     let init = unsafe { &mut *attr };
+    let before = *init;
     // SAFETY: a live identifier with a device.
     let qp = match unsafe { complete(id, &mut pd, init) } {
         // SAFETY: live objects.
@@ -351,7 +352,13 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
         false => ptr::null_mut(),
     };
     // SAFETY: a live identifier, and a new queue pair.
-    unsafe { take_over(id, pd, qp) }
+    let ret = unsafe { take_over(id, pd, qp) };
+    if ret != 0 {
+        // Without the queues that the call has made and destroyed.
+        // SAFETY: the caller's attributes.
+        unsafe { *attr = before };
+    }
+    ret
 }
 
 #[unsafe(no_mangle)]
@@ -362,6 +369,7 @@ unsafe extern "C" fn rdma_create_qp_ex(
     // SAFETY: the caller's attributes.
     let init = unsafe { &mut *attr };
     let has_pd = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+    let domain_before = (init.comp_mask, init.pd);
     let mut pd = match init.comp_mask & has_pd {
         0 => ptr::null_mut(),
         _ => init.pd,
@@ -372,6 +380,7 @@ unsafe extern "C" fn rdma_create_qp_ex(
     }
     // SAFETY: the extended attributes start with the fields of the plain ones, as in C.
     let plain = unsafe { &mut *attr.cast::<ibv_qp_init_attr>() };
+    let before = *plain;
     // SAFETY: a live identifier with a device.
     let qp = match unsafe { complete(id, &mut pd, plain) } {
         true => {
@@ -387,7 +396,15 @@ unsafe extern "C" fn rdma_create_qp_ex(
         false => ptr::null_mut(),
     };
     // SAFETY: a live identifier, and a new queue pair.
-    unsafe { take_over(id, pd, qp) }
+    let ret = unsafe { take_over(id, pd, qp) };
+    if ret != 0 {
+        // SAFETY: the caller's attributes, which start with the fields of the plain ones.
+        unsafe { *attr.cast() = before };
+        // SAFETY: the caller's attributes.
+        let init = unsafe { &mut *attr };
+        (init.comp_mask, init.pd) = domain_before;
+    }
+    ret
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Shared receive queues made by librdmacm for an identifier, whose queue pairs use them.
 
-use std::{ffi::c_int, ptr};
+use std::{ffi::c_int, io, ptr};
 
 use ibverbs_sys::{self as verbs, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_srq_init_attr_mask};
 use rdmacm_sys as ffi;
@@ -9,18 +9,41 @@ use super::{
     failed,
     qp::{complete_pd, destroy_queues, make_queue},
 };
-use crate::abi::functions;
+use crate::abi::{functions, set_errno};
 
 /// Creates a queue with extended attributes, which get the identifier's protection domain, and for extended connections a
-/// completion queue, where the program has none. Fails with `EOPNOTSUPP` for extended connections without a domain of their own.
+/// completion queue, where the program has none; not after a failure. Fails with `EOPNOTSUPP` for extended connections without a
+/// domain of their own.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_srq_ex(
     raw: *mut ffi::rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    use ibv_srq_init_attr_mask as has;
     // SAFETY: the caller's attributes.
     let init = unsafe { &mut *attr };
+    let before = *init;
+    // SAFETY: the caller's identifier.
+    let ret = unsafe { create(raw, init) };
+    if ret != 0 {
+        let errno = io::Error::last_os_error().raw_os_error();
+        *init = before;
+        // SAFETY: the caller's identifier.
+        let id = unsafe { &*raw };
+        if id.qp.is_null() && id.srq.is_null() {
+            // SAFETY: neither a queue pair nor a shared receive queue has the queues.
+            unsafe { destroy_queues(raw) };
+        }
+        set_errno(errno.unwrap_or(libc::EINVAL));
+    }
+    ret
+}
+
+/// Creates a queue with completed attributes. Returns 0, or -1 with `errno` set.
+///
+/// # Safety
+/// - `raw` is a live identifier, used by no other thread, and the objects in the attributes are live.
+unsafe fn create(raw: *mut ffi::rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> c_int {
+    use ibv_srq_init_attr_mask as has;
     // SAFETY: the caller's identifier, of which it has exclusive use during the call.
     let ctx = unsafe { (*raw).verbs };
     // SAFETY: as above.
@@ -61,7 +84,7 @@ unsafe extern "C" fn rdma_create_srq_ex(
     }
     let srq = if is_extended {
         // SAFETY: an open context, and live objects.
-        unsafe { functions::ibv_create_srq_ex(ctx, attr) }
+        unsafe { functions::ibv_create_srq_ex(ctx, init) }
     } else {
         let mut plain = ibv_srq_init_attr {
             srq_context: init.srq_context,
