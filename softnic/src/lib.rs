@@ -46,6 +46,7 @@
 
 mod abi;
 mod adversary;
+mod by_name;
 mod card;
 mod carrier;
 mod check;

@@ -1,6 +1,8 @@
 //! Rules of an adversarial device, by name.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+
+use crate::by_name::parsed_by_name;
 
 /// Ground on which a program that breaks by a rule is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,42 +148,4 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Error of [`Rule::from_str`]: no rule has the name.
-#[derive(Clone, PartialEq, Eq)]
-pub struct UnknownRule(String);
-
-impl fmt::Display for UnknownRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
-        write!(
-            f,
-            "no rule is named `{}`: use one of {}",
-            self.0,
-            names.join(", ")
-        )
-    }
-}
-
-/// Formats as [`Display`](fmt::Display), so that `unwrap` prints the remedy.
-impl fmt::Debug for UnknownRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for UnknownRule {}
-
-impl FromStr for Rule {
-    type Err = UnknownRule;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        let found = Self::ALL.iter().find(|rule| rule.name() == text);
-        found.copied().ok_or_else(|| UnknownRule(text.to_owned()))
-    }
-}
+parsed_by_name!(Rule, UnknownRule, "rule");

@@ -8,10 +8,10 @@
 mod sizing;
 mod table;
 
-use std::{fmt, str::FromStr};
-
 pub(crate) use sizing::{QueueRequest, SendOperations};
 pub(crate) use table::{Atomics, SharedReceives, Specification};
+
+use crate::by_name::parsed_by_name;
 
 macro_rules! cards {
     ($($(#[doc = $doc:literal])* $variant:ident $name:literal $driver:literal $row:ident,)*) => {
@@ -91,45 +91,7 @@ cards! {
     Siw "siw" "siw of Linux 6.12" SIW,
 }
 
-impl fmt::Display for Card {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Error of [`Card::from_str`]: no card has the name.
-#[derive(Clone, PartialEq, Eq)]
-pub struct UnknownCard(String);
-
-impl fmt::Display for UnknownCard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = Card::ALL.iter().map(|card| card.name()).collect();
-        write!(
-            f,
-            "no card is named `{}`: use one of {}",
-            self.0,
-            names.join(", ")
-        )
-    }
-}
-
-/// Formats as [`Display`](fmt::Display), so that `unwrap` prints the remedy.
-impl fmt::Debug for UnknownCard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for UnknownCard {}
-
-impl FromStr for Card {
-    type Err = UnknownCard;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCard> {
-        let found = Self::ALL.iter().find(|card| card.name() == text);
-        found.copied().ok_or_else(|| UnknownCard(text.to_owned()))
-    }
-}
+parsed_by_name!(Card, UnknownCard, "card");
 
 #[cfg(test)]
 mod tests {

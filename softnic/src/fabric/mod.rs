@@ -21,7 +21,7 @@ mod traffic;
 
 use std::{
     ffi::OsStr,
-    io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr},
     ops::Range,
     path::Path,
@@ -57,6 +57,9 @@ const MAX_ADDRS: usize = 256;
 
 /// Minimum MTU of links: a path MTU of 256 bytes and the headers.
 const MIN_LINK_MTU: u32 = 256 + 96;
+
+/// Environment variable with the seed of fabrics.
+const SEED: &str = "SOFTNIC_SEED";
 
 /// Environment variable with the rules of devices, and their seed.
 const ADVERSARY: &str = "SOFTNIC_ADVERSARY";
@@ -103,7 +106,7 @@ impl Fabric {
     /// If `SOFTNIC_SEED` is not a number.
     pub fn new() -> Self {
         let fabric = Self::seeded(0);
-        if std::env::var_os("SOFTNIC_SEED").is_none() {
+        if std::env::var_os(SEED).is_none() {
             fabric.shared.lock().numbers = Seed::of_system();
         }
         fabric
@@ -130,12 +133,15 @@ impl Fabric {
     }
 
     fn build(seed: u64, is_manual: bool) -> Self {
-        let variable = std::env::var("SOFTNIC_SEED").ok();
-        let seed = chosen_seed(variable.as_deref(), seed);
-        let adversary = std::env::var(ADVERSARY).ok();
+        let seed = chosen(SEED, parse_seed).unwrap_or(seed);
+        let without_rules = AdversaryOptions {
+            seed,
+            ..AdversaryOptions::default()
+        };
         let shared = Shared::new(seed, is_manual);
-        shared.lock().adversary = chosen_rules(adversary.as_deref(), seed);
-        shared.lock().card = chosen_card(std::env::var(CARD).ok().as_deref());
+        shared.lock().adversary =
+            chosen(ADVERSARY, AdversaryOptions::parse).unwrap_or(without_rules);
+        shared.lock().card = chosen(CARD, str::parse);
         let fabric = Self {
             shared,
             seed,
@@ -620,37 +626,33 @@ fn check_addr(addr: IpAddr) {
     );
 }
 
-/// The rules in the environment variable with their seed; without the variable no rule, and the seed of the fabric.
-fn chosen_rules(variable: Option<&str>, seed: u64) -> AdversaryOptions {
-    match variable.map(AdversaryOptions::parse) {
-        None => AdversaryOptions {
-            seed,
-            ..AdversaryOptions::default()
-        },
-        Some(Ok(options)) => options,
-        #[expect(clippy::panic, reason = "a test runs with the requested rules only")]
-        Some(Err(error)) => panic!("{ADVERSARY}: {error}"),
+/// The value in an environment variable; `None` without the variable.
+///
+/// # Panics
+/// If the value is refused: a test runs with the requested value only.
+fn chosen<T, E: fmt::Display>(
+    variable: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Option<T> {
+    let value = std::env::var_os(variable)?;
+    Some(parsed(variable, &value.to_string_lossy(), parse))
+}
+
+fn parsed<T, E: fmt::Display>(
+    variable: &str,
+    value: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> T {
+    match parse(value) {
+        Ok(parsed) => parsed,
+        #[expect(clippy::panic, reason = "the documented panic")]
+        Err(error) => panic!("{variable}: {error}"),
     }
 }
 
-/// The card in the environment variable; `None` without the variable.
-fn chosen_card(variable: Option<&str>) -> Option<Card> {
-    match variable.map(str::parse) {
-        None => None,
-        Some(Ok(card)) => Some(card),
-        #[expect(clippy::panic, reason = "a test runs with the requested card only")]
-        Some(Err(error)) => panic!("{CARD}: {error}"),
-    }
-}
-
-/// The seed in the environment variable, or the given one without the variable.
-fn chosen_seed(variable: Option<&str>, default: u64) -> u64 {
-    match variable.map(str::parse) {
-        None => default,
-        Some(Ok(seed)) => seed,
-        #[expect(clippy::panic, reason = "a test runs with the requested seed only")]
-        Some(Err(error)) => panic!("SOFTNIC_SEED is no seed: {error}"),
-    }
+fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is no seed: use a number, such as 7"))
 }
 
 impl Default for Fabric {
@@ -700,14 +702,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_overrides_the_given_seed() {
-        assert_eq!(chosen_seed(None, 7), 7);
-        assert_eq!(chosen_seed(Some("42"), 7), 42);
+    fn environment_has_a_seed_rules_and_a_card() {
+        assert_eq!(parsed(SEED, "42", parse_seed), 42);
+        let options = parsed(ADVERSARY, "7:keys", AdversaryOptions::parse);
+        assert!(options.seed == 7 && options.rules.has(Rule::Keys));
+        assert_eq!(parsed(CARD, "siw", str::parse::<Card>), Card::Siw);
+        assert_eq!(chosen("SOFTNIC_NO_VARIABLE", parse_seed), None);
     }
 
     #[test]
-    #[should_panic(expected = "SOFTNIC_SEED is no seed")]
+    #[should_panic(expected = "SOFTNIC_SEED: `seven` is no seed: use a number")]
     fn seed_that_is_no_number_fails_the_test() {
-        chosen_seed(Some("seven"), 7);
+        parsed(SEED, "seven", parse_seed);
+    }
+
+    #[test]
+    #[should_panic(expected = "SOFTNIC_CARD: no card is named `connectx`: use one of connectx-3, ")]
+    fn unknown_card_fails_the_test() {
+        parsed(CARD, "connectx", str::parse::<Card>);
     }
 }
