@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{ah::Ah, errno, object::Object, qp::Qp, scripted::PostedSend};
 use crate::{
-    card::{Atomics, Card},
+    card::Card,
     check::{CallSite, Checker},
     engine::{
         Access, Binding, Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest,
@@ -255,8 +255,7 @@ pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest,
     use ffi::ibv_send_flags as flags;
     let op = operation(&posted)?;
     let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    let card = qp.device.port.card().map(Card::specification);
-    if is_atomic && card.is_some_and(|row| row.atomics == Some(Atomics::None)) {
+    if is_atomic && !qp.device.port.card().is_none_or(Card::has_atomics) {
         return Err(libc::EINVAL);
     }
     let has = |flag: flags| posted.flags & flag.0 != 0;

@@ -19,7 +19,7 @@ use super::{
     xrcd::Xrcd,
 };
 use crate::{
-    card::{Atomics, Card, SendOperations},
+    card::{Card, SendOperations},
     failure::Call,
 };
 
@@ -76,7 +76,7 @@ fn operations(kind: ffi::ibv_qp_type, card: Option<Card>) -> u64 {
     if card.is_some_and(|card| !card.specification().has_placement) {
         absent |= PLACEMENT;
     }
-    if card.is_some_and(|card| card.specification().atomics == Some(Atomics::None)) {
+    if !card.is_none_or(Card::has_atomics) {
         absent |= ATOMICS;
     }
     !absent

@@ -93,6 +93,13 @@ cards! {
 
 parsed_by_name!(Card, UnknownCard, "card");
 
+impl Card {
+    /// Whether the card has atomics. Without a source, as a device without a card.
+    pub(crate) fn has_atomics(self) -> bool {
+        self.specification().atomics != Some(Atomics::None)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
