@@ -1,9 +1,9 @@
 //! Functions of the C library whose paths below `/sys/class/infiniband*` and `/dev/infiniband` lead to the folder in
 //! `SOFTNIC_FILES`. Other paths are compared with these prefixes, and passed on.
 //!
-//! The functions allocate nothing, take no lock, and leave `errno` as the C library does: programs call them in handlers of
-//! signals, and libraries before `main`. Their own library is a program of this package, as no function for verbs may have a
-//! name of the C library.
+//! The functions allocate nothing, and leave `errno` as the C library does: programs call them in handlers of signals, and
+//! libraries before `main`. The first call of each function takes a lock of the loader (`dlsym(3)`), later calls take none. Their
+//! own library is a program of this package, as no function for verbs may have a name of the C library.
 
 mod next;
 mod path;
