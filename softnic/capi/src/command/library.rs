@@ -35,9 +35,10 @@ pub(super) struct Libraries {
 
 impl Libraries {
     pub(super) fn of_package() -> Result<Self> {
+        let folder = folder()?;
         Ok(Self {
-            search_path: search_path()?,
-            preloaded: preloaded()?,
+            search_path: search_path(&folder)?,
+            preloaded: preloaded(&folder),
         })
     }
 }
@@ -89,29 +90,28 @@ fn folder_of(programs: &Path) -> Result<PathBuf> {
 
 /// The libraries loaded first, separated by colons: the present ones, followed by that of files. The loader splits the list at
 /// spaces, too: from a folder with a space, the library is found by the search path.
-fn preloaded() -> Result<OsString> {
-    let library = folder()?.join(PRELOADED);
+fn preloaded(folder: &Path) -> OsString {
+    let library = folder.join(PRELOADED);
     let has_space = library.as_os_str().as_encoded_bytes().contains(&b' ');
     let library = match has_space {
         true => OsString::from(PRELOADED),
         false => library.into_os_string(),
     };
-    Ok(match env::var_os("LD_PRELOAD") {
+    match env::var_os("LD_PRELOAD") {
         Some(mut present) if !present.is_empty() => {
             present.push(":");
             present.push(library);
             present
         }
         _ => library,
-    })
+    }
 }
 
 /// The folder, followed by the present search path.
-fn search_path() -> Result<OsString> {
-    let folder = folder()?;
+fn search_path(folder: &Path) -> Result<OsString> {
     let present = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let present = env::split_paths(&present).filter(|path| !path.as_os_str().is_empty());
-    let all = std::iter::once(folder.clone()).chain(present);
+    let all = std::iter::once(folder.to_owned()).chain(present);
     env::join_paths(all)
         .with_context(|| format!("{} cannot be a part of LD_LIBRARY_PATH", folder.display()))
 }
