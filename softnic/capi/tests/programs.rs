@@ -1,32 +1,21 @@
 //! Debian's unmodified programs of libibverbs and librdmacm, two processes on the loopback interface.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod program;
 
 use std::{
     fs,
     net::{Ipv4Addr, UdpSocket},
-    path::{Path, PathBuf},
-    process::Command,
+    path::PathBuf,
     thread,
     time::Instant,
 };
 
-use program::{PAUSE, Program, TEST_TIMEOUT, addr, exchange_between, exchange_by, free_port, len};
-
-/// Compiles a program in C, with further options.
-fn compile(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
-    let program = folder.join(name);
-    let source = format!("{}/tests/check/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let mut compiler = Command::new("cc");
-    let compiler = compiler
-        .args(["-g", "-Wall", "-Werror", "-o"])
-        .arg(&program);
-    let compiler = compiler.args(options).arg(source);
-    let compiler = compiler.args(["-lrdmacm", "-libverbs"]);
-    assert!(compiler.status().unwrap().success());
-    program
-}
+use program::{
+    PAUSE, Program, TEST_TIMEOUT, addr, compile, exchange_between, exchange_by, free_port, len,
+    source, with_server,
+};
 
 /// The folder with the files of the device at an address.
 fn files_of(addr: Ipv4Addr) -> Option<PathBuf> {
@@ -151,27 +140,25 @@ fn udaddy_runs() {
 fn report(test: u8, server: &str, client: &str, expected: &[&str]) {
     let (server_addr, client_addr) = (addr(test, 2), addr(test, 3));
     let port = free_port();
-    let words = |words: &str| {
-        words
-            .replace("PORT", &port)
-            .replace("SERVER", &server_addr.to_string())
-    };
+    let words = |words| with_server(words, &port, server_addr);
+    let serve = || Program::start(server_addr, &[], &words(server));
     let deadline = Instant::now() + TEST_TIMEOUT;
+    let mut serving = serve();
     loop {
         // A server serves one client, and the first ones may come too early.
-        let mut serving = Program::start(server_addr, &[], &words(server));
-        while serving.is_running() {
-            let client = Program::start_by("check", client_addr, &[], &words(client));
-            let client = client.finish("the client");
-            let errors = String::from_utf8_lossy(&client.stderr);
-            if expected.iter().all(|part| errors.contains(part)) {
-                assert_eq!(client.status.code(), Some(99), "{client:?}");
-                assert_eq!(errors.matches("softnic: ").count(), 1, "{errors}");
-                return;
-            }
-            assert!(Instant::now() < deadline, "{client:?}");
-            thread::sleep(PAUSE);
+        if !serving.is_running() {
+            serving = serve();
         }
+        let client = Program::start_by("check", client_addr, &[], &words(client));
+        let client = client.finish("the client");
+        let errors = String::from_utf8_lossy(&client.stderr);
+        if expected.iter().all(|part| errors.contains(part)) {
+            assert_eq!(client.status.code(), Some(99), "{client:?}");
+            assert_eq!(errors.matches("softnic: ").count(), 1, "{errors}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{client:?}");
+        thread::sleep(PAUSE);
     }
 }
 
@@ -287,7 +274,8 @@ fn endpoints_without_event_channels_connect() {
 #[test]
 fn endpoints_with_shared_receive_queues_exchange_messages() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compile(folder.path(), "shared_queue", &[]);
+    let warnings = ["-Wall", "-Werror"];
+    let program = compile(folder.path(), &source("shared_queue"), &warnings);
     let program = program.display();
     exchange(
         20,
@@ -325,9 +313,11 @@ fn atomic_bandwidth_runs() {
 fn device_files_are_found_by_each_function_and_removed_with_the_last_program() {
     let addr = addr(25, 2);
     let folder = tempfile::tempdir().unwrap();
-    for options in [&["-O0"][..], &["-O2", "-D_FORTIFY_SOURCE=2"]] {
-        let program = compile(folder.path(), "device_files", options);
-        let file = folder.path().join(format!("new{}", options[0]));
+    for level in ["-O0", "-O2"] {
+        let fortified = format!("-D_FORTIFY_SOURCE={}", if level == "-O0" { 0 } else { 2 });
+        let options = ["-Wall", "-Werror", level, &fortified];
+        let program = compile(folder.path(), &source("device_files"), &options);
+        let file = folder.path().join(format!("new{level}"));
         let words = format!("{} {}", program.display(), file.display());
         let ended = Program::start(addr, &[], &words).finish("the program");
         assert!(ended.status.success(), "{options:?}: {ended:?}");

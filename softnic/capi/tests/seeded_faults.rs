@@ -3,13 +3,18 @@
 //! The example is in C, since the compiler refuses most of these faults in the examples in Rust.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
+mod program;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{self, Command, Output},
+    process::Output,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
+
+use program::{addr, compile};
 
 /// The example without a fault.
 const EXAMPLE: &str = include_str!("check/exchange.c");
@@ -177,27 +182,22 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Builds a program with debug information.
+/// Builds a program of a text.
 fn build(folder: &Path, name: &str, source: &str) -> PathBuf {
     let file = folder.join(format!("{name}.c"));
     fs::write(&file, source).unwrap();
-    let program = folder.join(name);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-g", "-O1", "-o"]).arg(&program).arg(file);
-    assert!(compiler.arg("-libverbs").status().unwrap().success());
-    program
+    compile(folder, &file, &["-O1"])
 }
 
 /// Runs a program by `softnic check`.
 fn check(program: &Path, host: usize, rules: Option<&str>) -> Output {
-    let [.., run] = process::id().to_be_bytes();
-    let addr = format!("127.{}.41.{}", 64 | run & 0x3f, host + 1);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
-    command.args(["check", "--seed", "7", "--addr", &addr]);
-    if let Some(rules) = rules {
-        command.args(["--adversary", &format!("7:{rules}")]);
+    let rules = rules.map(|rules| format!("7:{rules}"));
+    let mut options = vec!["--seed", "7"];
+    if let Some(rules) = &rules {
+        options.extend(["--adversary", rules]);
     }
-    command.arg("--").arg(program).output().unwrap()
+    let host = u8::try_from(host + 1).unwrap();
+    program::check(addr(51, host), &options, program, &[])
 }
 
 #[cfg_attr(without_programs, ignore = "needs rdma-core's headers and libraries")]

@@ -2,6 +2,7 @@
 #![cfg(not(without_programs))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod program;
 
 use std::{

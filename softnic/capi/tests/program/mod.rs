@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener},
-    path::Path,
+    path::{Path, PathBuf},
     process::{self, Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -27,6 +27,41 @@ pub(crate) fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
+/// Puts a TCP port and the address of a server into words, in the place of `PORT` and `SERVER`.
+pub(crate) fn with_server(words: &str, port: &str, server: Ipv4Addr) -> String {
+    let words = words.replace("PORT", port);
+    words.replace("SERVER", &server.to_string())
+}
+
+/// A source in C of these tests.
+pub(crate) fn source(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check");
+    folder.join(name).with_extension("c")
+}
+
+/// Compiles a source in C with debug information and further options, to a program of the same name in a folder.
+///
+/// # Panics
+/// If the compiler fails, or does not end in time.
+pub(crate) fn compile(folder: &Path, source: &Path, options: &[&str]) -> PathBuf {
+    let program = folder.join(source.file_stem().unwrap());
+    let mut compiler = Command::new("cc");
+    compiler.args(["-g", "-o"]).arg(&program).args(options);
+    compiler.arg(source).args(["-lrdmacm", "-libverbs"]);
+    let compiled = Program::spawn(compiler).finish("the compiler");
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
+/// Runs a program with arguments by `softnic check`, with options of the command.
+///
+/// # Panics
+/// If the program does not end in time.
+pub(crate) fn check(addr: Ipv4Addr, options: &[&str], program: &Path, args: &[&str]) -> Output {
+    let words = [&[program.to_str().unwrap()], args].concat().join(" ");
+    Program::start_by("check", addr, options, &words).finish(&words)
+}
+
 /// A running program, killed by the drop.
 pub(crate) struct Program(pub(crate) Child);
 
@@ -41,6 +76,10 @@ impl Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
         command.args([action, "--addr", &addr.to_string()]);
         command.args(options).arg("--").args(words.split(' '));
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(command.spawn().unwrap())
@@ -97,11 +136,7 @@ pub(crate) fn exchange_by(
     client: &str,
 ) {
     let port = free_port();
-    let words = |words: &str| {
-        words
-            .replace("PORT", &port)
-            .replace("SERVER", &server_addr.to_string())
-    };
+    let words = |words| with_server(words, &port, server_addr);
     let mut serving = Program::start_by(action, server_addr, options, &words(server));
     let deadline = Instant::now() + TEST_TIMEOUT;
     let done = loop {
