@@ -1,13 +1,19 @@
 //! Blocked calls, without and with a timeout.
 
 use std::{
-    io,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    io::{self, IoSlice},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    task::{Context, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use rds::Socket;
+use rds::{SendOptions, Socket, asynchronous};
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket, third};
 
@@ -152,4 +158,51 @@ fn blocked_recv_delays_no_other_call() {
         b.send_to(&pattern(2, 4), addr(&a)).unwrap();
     });
     assert!(ended.load(Ordering::SeqCst));
+}
+
+/// A task that blocks the thread that wakes it, until the other end of `released` is dropped.
+struct BlockingTask {
+    woken: mpsc::Sender<()>,
+    released: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Wake for BlockingTask {
+    fn wake(self: Arc<Self>) {
+        self.woken.send(()).unwrap();
+        self.released.lock().unwrap().recv().unwrap_err();
+    }
+}
+
+/// While calls come, the engine thread does not poll: a refused send polls for acknowledgements itself.
+#[test]
+fn nonblocking_send_polls_while_engine_thread_does_not() {
+    let (a, b) = (socket(any()), socket(other()));
+    a.set_send_limit(8).unwrap();
+    b.set_read_timeout(TEST_TIMEOUT);
+    let to = addr(&b);
+    a.send_to(&pattern(8, 7), to).unwrap();
+    receive(&b, 8, 7);
+    let a = asynchronous::Socket::new(a);
+    let (woken, wait_for_wake) = mpsc::channel();
+    // Dropped before the socket, whose drop waits for the engine thread.
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let task = Waker::from(Arc::new(BlockingTask { woken, released }));
+    let mut message = pin!(a.recv_message());
+    let message = message.as_mut().poll(&mut Context::from_waker(&task));
+    assert!(message.is_pending());
+    b.send_to(&[], addr(a.get_ref())).unwrap();
+    wait_for_wake.recv_timeout(TEST_TIMEOUT.unwrap()).unwrap();
+    let options = SendOptions::new().dont_wait().to(to);
+    for round in 0..10 {
+        let until = Instant::now() + TEST_TIMEOUT.unwrap();
+        let bytes = pattern(8, round);
+        while let Err(err) = a.get_ref().send_msg(&[IoSlice::new(&bytes)], &options) {
+            assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+            assert!(Instant::now() < until, "message {round}: no call polls");
+            thread::yield_now();
+        }
+        receive(&b, 8, round);
+    }
+    drop(release);
 }
