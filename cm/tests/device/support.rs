@@ -12,7 +12,7 @@ use cm::{
 };
 use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, RemoteRegion, Rts};
 
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Address of the guest's RDMA device.
 pub(crate) fn local() -> SocketAddr {

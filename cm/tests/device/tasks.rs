@@ -252,12 +252,9 @@ async fn pair_after(listener: &Listener) -> (Endpoint, Endpoint) {
     pair(listener).await
 }
 
-#[tokio::test]
-async fn accept_cancelled_at_every_step_loses_no_other_connection() {
-    let listener = Listener::bind(local()).unwrap();
+/// Cancels an accept after each number of waits until an accept succeeds. Returns the number of waits of an accept.
+async fn steps_to_accept(listener: &Listener) -> usize {
     let addr = listener.local_addr().unwrap();
-    drop(pair(&listener).await);
-    let before = descriptors();
     let mut steps = 0;
     loop {
         let accepted = tokio::select! {
@@ -268,13 +265,27 @@ async fn accept_cancelled_at_every_step_loses_no_other_connection() {
             } => connected,
         };
         match accepted {
-            Some(true) => break,
+            Some(true) => return steps,
             _ => steps += 1,
         }
         assert!(steps < 20);
     }
-    // Two waits: the request, and the establishment.
-    assert!(steps >= 2, "{steps}");
+}
+
+#[tokio::test]
+async fn accept_cancelled_at_every_step_loses_no_other_connection() {
+    let listener = Listener::bind(local()).unwrap();
+    drop(pair(&listener).await);
+    let before = descriptors();
+    // Two waits: the request, and the establishment. A request already present needs no wait.
+    let mut max = 0;
+    for _ in 0..20 {
+        max = steps_to_accept(&listener).await.max(max);
+        if max >= 2 {
+            break;
+        }
+    }
+    assert!(max >= 2, "{max}");
     let (mut active, mut passive) = soon(pair_after(&listener)).await;
     exchange(&mut active, &mut passive).await;
     drop((active, passive));
