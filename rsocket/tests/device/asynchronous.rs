@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{local, local_v6};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn pair() -> (Stream, Stream) {
     let listener = Listener::bind(local()).unwrap();

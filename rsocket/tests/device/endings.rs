@@ -25,7 +25,7 @@ use crate::{
     probe::{DISCONNECT, stalled},
 };
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Number of bytes of a writer: more than the first receive buffer.
 const WRITTEN: usize = 100_000;
@@ -443,6 +443,7 @@ fn keepalive_of_idle_connection_is_invisible_to_reads() {
     server.set_read_timeout(Some(Duration::from_millis(500)));
     let err = server.read(&mut [0]).unwrap_err();
     assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+    server.set_read_timeout(Some(TEST_TIMEOUT));
     client.write_all(b"x").unwrap();
     server.read_exact(&mut [0]).unwrap();
     assert!(client.take_error().is_none() && server.take_error().is_none());

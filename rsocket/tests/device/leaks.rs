@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Open files and sockets of this process.
 fn files() -> Vec<PathBuf> {

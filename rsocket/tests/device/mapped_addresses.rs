@@ -91,7 +91,7 @@ fn datagrams_of_ipv6_sockets_have_mapped_addresses() {
     let [one, other] = [(); 2].map(|()| {
         let socket = Socket::datagram(Family::V6).unwrap();
         socket.bind(mapped(local())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20)));
+        socket.set_read_timeout(Some(Duration::from_secs(60)));
         socket
     });
     let [from, to] = [&one, &other].map(|socket| socket.local_addr().unwrap());

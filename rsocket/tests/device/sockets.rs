@@ -18,7 +18,7 @@ use rustix::{process::Pid, thread::gettid};
 
 use crate::{connected, listening, local, often, probe::ListeningProbe};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const BOTH: PollEvents = PollEvents::IN.union(PollEvents::OUT);
 
 fn wait_for(socket: &Socket, events: PollEvents) -> PollEvents {

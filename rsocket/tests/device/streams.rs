@@ -12,7 +12,7 @@ use rsocket::{Listener, Options, Stream};
 
 use crate::{local, often};
 
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates both ends of a connection.
 pub(crate) fn pair(options: &Options) -> (Stream, Stream) {

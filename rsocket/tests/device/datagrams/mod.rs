@@ -21,7 +21,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use crate::{local, local_v6, unresponsive_hosts::UnresponsiveHosts};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
 const EPIPE: i32 = 32;
