@@ -177,11 +177,17 @@ fn half_open_connection_of_a_listener_times_out() {
     assert!(hostile.run(|| silent.request()));
     // The device reports the end of the connection.
     while !matches!(silent.next(), cm::Event::Disconnected { .. }) {}
-    let honest = hostile.run(|| EndpointBuilder::new().timeout(TEST_TIMEOUT).connect(ADDR));
+    // On a slow machine, the handshake of a client times out as well.
+    let mut clients = Vec::new();
+    while !serving.is_finished() {
+        let client = hostile.run(|| EndpointBuilder::new().timeout(TEST_TIMEOUT).connect(ADDR));
+        clients.extend(client.ok());
+    }
     let (accepted, timed_out) = serving.join().unwrap();
     accepted.unwrap();
-    assert_eq!(timed_out, 1);
-    drop((honest.unwrap(), silent));
+    assert_ne!(timed_out, 0);
+    assert!(!clients.is_empty(), "no client is connected");
+    drop(silent);
 }
 
 #[test]

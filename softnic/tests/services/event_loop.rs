@@ -304,10 +304,21 @@ fn half_open_connection_of_an_event_loop_times_out() {
     let mut silent = hostile.run(Silent::new);
     assert!(hostile.run(|| silent.request()));
     service.wait_for(&Failure::HandshakeTimeout, 1);
-    let mut client = connect(&honest).unwrap();
-    assert_eq!(echo(&mut client).unwrap(), b"hello");
+    // On a slow machine, the handshake of a client times out as well.
+    let (mut attempts, until) = (0, Instant::now() + TEST_TIMEOUT);
+    let client = loop {
+        attempts += 1;
+        let mut client = connect(&honest).unwrap();
+        match echo(&mut client) {
+            Ok(answer) => {
+                assert_eq!(answer, b"hello");
+                break client;
+            }
+            Err(err) => assert!(Instant::now() < until, "{err}"),
+        }
+    };
     drop((client, silent));
-    assert_eq!(service.stop().closed, 2);
+    assert_eq!(service.stop().closed, 1 + attempts);
 }
 
 #[test]
@@ -316,8 +327,7 @@ fn idle_connection_of_an_event_loop_times_out() {
     let [host, _, honest] = hosts(&fabric);
     let service = Service::start(&host, |service| service.idle_timeout(SHORT));
     let mut client = connect(&honest).unwrap();
-    client.post_recv(client.reg_msgs([0; 8]).unwrap()).unwrap();
-    assert!(client.recv_comp().unwrap().ok().is_err());
+    client.wait_disconnected().unwrap();
     drop(client);
     service.wait_for(&Failure::IdleTimeout, 1);
     service.stop();

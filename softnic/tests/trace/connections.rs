@@ -8,7 +8,6 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
 };
 
 use cm::{Endpoint, EventChannel, Listener};
@@ -26,9 +25,6 @@ use tracing_subscriber::{
 use crate::{TEST_TIMEOUT, assert_lines, hosts, recorder::Recorder};
 
 const ADDR: &str = "10.9.0.1:7471";
-
-/// Timeout of a resolution.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Both ends of a connection.
 fn connection(server: &Host, client: &Host) -> (Endpoint, Endpoint) {
@@ -191,20 +187,20 @@ fn run_with_lock_taker() -> u32 {
     dispatcher::with_default(&Dispatch::new(registry().with(layer)), || {
         let resolve = |addr: SocketAddr| {
             let id = channel.create_id().unwrap();
-            id.resolve_addr(None, addr, TIMEOUT)
+            id.resolve_addr(None, addr, TEST_TIMEOUT)
         };
         resolve(ADDR.parse().unwrap()).unwrap();
         let cm::Event::AddrResolved(id) = channel.wait().unwrap() else {
             panic!("no such host");
         };
-        id.resolve_route(TIMEOUT).unwrap();
+        id.resolve_route(TEST_TIMEOUT).unwrap();
         drop(channel.wait().unwrap());
         // A refused call, with the registry locked until then.
         drop(resolve("[fd00::1]:7471".parse().unwrap()).unwrap_err());
         // A call in progress, whose identifier the channel owns.
         let id = channel.create_id().unwrap();
         let key = id.key();
-        id.resolve_addr(None, ADDR.parse::<SocketAddr>().unwrap(), TIMEOUT)
+        id.resolve_addr(None, ADDR.parse::<SocketAddr>().unwrap(), TEST_TIMEOUT)
             .unwrap();
         assert!(channel.cancel(key));
     });

@@ -93,7 +93,7 @@ fn get_is_one_read_and_no_message() {
 fn client_killed_in_mid_put_leaves_a_whole_slot() {
     let fabric = Fabric::new().record();
     let [server, victim, reader] = hosts(&fabric);
-    let serving = start_server(&server, Duration::from_millis(500), 2);
+    let serving = start_server(&server, Duration::from_secs(2), 2);
     let mut store = victim.run(|| Client::connect(ADDR).unwrap());
     store.put(entry("green")).unwrap();
 
@@ -137,7 +137,7 @@ fn get_over_a_cut_link_fails_and_a_new_client_gets_the_value() {
 fn reader_of_a_slow_server_repeats_torn_reads_and_gets_whole_values() {
     let fabric = Fabric::new();
     let [server, writer, reader] = hosts(&fabric);
-    let serving = start_server(&server, Duration::from_millis(300), 2);
+    let serving = start_server(&server, Duration::from_secs(1), 2);
     let mut store = reader.run(|| Client::connect(ADDR).unwrap());
     store.put(entry("green")).unwrap();
 
