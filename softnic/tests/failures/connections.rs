@@ -13,7 +13,7 @@ use verbs::Gid;
 const SERVER: &str = "10.9.0.1";
 
 fn builder() -> EndpointBuilder {
-    EndpointBuilder::new().timeout(Duration::from_secs(20))
+    EndpointBuilder::new().timeout(Duration::from_secs(60))
 }
 
 /// Two hosts, and a listener of the first one.

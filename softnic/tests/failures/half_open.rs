@@ -14,7 +14,7 @@ use rsocket::{
 use softnic::{Call, Fabric, Host, Limits, When};
 use verbs::{CompletionQueue, Init, QueuePair};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request for a connection, whose handshake stays incomplete.
 struct Requested {

@@ -61,7 +61,7 @@ const MAX_CALLS: u64 = 12;
 const ERRNO: i32 = libc::EDQUOT;
 
 fn builder() -> EndpointBuilder {
-    EndpointBuilder::new().timeout(Duration::from_secs(20))
+    EndpointBuilder::new().timeout(Duration::from_secs(60))
 }
 
 /// A client's part of the exchange.

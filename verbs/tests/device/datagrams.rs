@@ -12,7 +12,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 const QKEY: u32 = 0x1111_1111;
 
 type Work = With<Addressed<Buf>, u32>;

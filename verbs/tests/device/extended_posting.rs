@@ -22,7 +22,7 @@ use crate::{
     loopback::{Fixture, expect_bytes},
 };
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 const QKEY: u32 = 0x1111_1111;
 
 /// Soft-RoCE's operations on reliable connections.

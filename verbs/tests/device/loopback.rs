@@ -29,7 +29,7 @@ pub(crate) fn open() -> Context {
 }
 
 /// Limit of the time until the processor reads the bytes of a peer.
-const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether the device may deliver a write after its completion: only with rules of softnic's adversary.
 fn is_late() -> bool {

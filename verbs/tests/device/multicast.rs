@@ -14,7 +14,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 const QKEY: u32 = 0x1111_1111;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 9, 8, 7);
 

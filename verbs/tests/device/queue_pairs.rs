@@ -16,7 +16,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 fn create<T: Queued>(fixture: &Fixture) -> QueuePair<T, Reset> {
     let cq = fixture.cq(64);

@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::{Fixture, expect_bytes};
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 type Pair<W> = (
     QueuePair<verbs::Rc, Rts, W, Buf>,

@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// The depths of a queue pair: of its own reads, and of the peer's.
 type Depths = (u8, u8);

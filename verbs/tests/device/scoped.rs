@@ -12,7 +12,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 #[test]
 fn scoped_message_between_stacks_arrives() {

@@ -11,7 +11,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 type Receive = With<Buf, u32>;
 

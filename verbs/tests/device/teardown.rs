@@ -6,7 +6,7 @@ use verbs::{Buf, Completed, WcStatus, op, work::With};
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Work = With<Buf, u32>;
 

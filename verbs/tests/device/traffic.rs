@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A buffer with the bytes of `text`.
 fn filled(fixture: &Fixture, text: &[u8]) -> Buf {

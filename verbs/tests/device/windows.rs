@@ -9,7 +9,7 @@ use verbs::{
 
 use crate::loopback::{Fixture, expect_bytes};
 
-pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+pub(crate) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 type Qp = QueuePair<verbs::Rc, Rts>;
 

@@ -62,7 +62,7 @@ impl Set {
         qp.bind_window(&mut window, &region, RemoteAccess::WRITE, work)
             .unwrap();
         (world.finish)(qp.qp_num());
-        let event = channel.wait_timeout(Duration::from_secs(20)).unwrap();
+        let event = channel.wait_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(event, Some(CqKey(3)));
         // A device may raise an event some time before the completion.
         loop {

@@ -13,7 +13,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-pub(super) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+pub(super) const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 pub(super) const QKEY: u32 = 0x1111_1111;
 /// How often each case goes there and back.
 pub(super) const ROUNDS: u32 = 20;
@@ -60,7 +60,7 @@ impl Poller for NotifiedCq {
         if completions.len() > 0 {
             return completions.for_each(take);
         }
-        let key = channel.wait_timeout(Duration::from_secs(20)).unwrap();
+        let key = channel.wait_timeout(Duration::from_secs(60)).unwrap();
         assert!(key.is_some(), "no completion was notified");
     }
 }
