@@ -32,6 +32,8 @@ static void check(int condition, const char *what, int line) {
     }
 }
 
+#include "../../../../interpose/tests/blocked.h"
+
 static struct sockaddr_in address = {.sin_family = AF_INET};
 /* Where nobody is. */
 static struct sockaddr_in nowhere = {.sin_family = AF_INET};
@@ -372,13 +374,6 @@ static void pointers(void) {
     CHECK(recv(fd, &byte, 1, 0) == 1 && byte == '!');
 }
 
-/* A call that blocks, in a thread of its own. */
-struct blocked {
-    void (*call)(int);
-    int fd;
-    volatile int thread;
-};
-
 static void by_recv(int fd) {
     char byte;
     recv(fd, &byte, 1, 0);
@@ -405,27 +400,6 @@ static void by_poll(int fd) {
 static void by_sendto(int fd) {
     static char bytes[60000];
     sendto(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&nowhere, sizeof nowhere);
-}
-
-static void *block(void *argument) {
-    struct blocked *blocked = argument;
-    blocked->thread = gettid();
-    blocked->call(blocked->fd);
-    return NULL;
-}
-
-/* Waits until a thread sleeps. */
-static void wait_asleep(struct blocked *blocked) {
-    char path[100], state = 0;
-    while (state != 'S') {
-        pause_for(1);
-        if (!blocked->thread)
-            continue;
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", blocked->thread);
-        FILE *stat = fopen(path, "r");
-        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
-        fclose(stat);
-    }
 }
 
 /* Threads are cancelled at the beginning of a call and while it blocks, and the next calls find no lock taken. */

@@ -33,6 +33,8 @@
         CHECK(errno == (number));                                                        \
     } while (0)
 
+#include "../../../../interpose/tests/blocked.h"
+
 static struct sockaddr_in address;
 static char target[8192];
 
@@ -468,8 +470,6 @@ static void interrupted(int accepting, int client, int server) {
     CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
 }
 
-static volatile int blocked_thread;
-
 static void by_rrecv(int fd) {
     char byte;
     rrecv(fd, &byte, 1, 0);
@@ -494,49 +494,26 @@ static void by_rsend(int fd) {
         ;
 }
 
-struct blocked {
-    void (*call)(int);
-    int fd;
-};
-
-static void *block(void *argument) {
-    struct blocked *blocked = argument;
-    blocked_thread = gettid();
-    blocked->call(blocked->fd);
-    return NULL;
-}
-
-/* Waits until the blocked thread sleeps. */
-static void wait_asleep(void) {
-    char path[100], state = 0;
-    while (state != 'S') {
-        usleep(1000);
-        if (!blocked_thread)
-            continue;
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", blocked_thread);
-        FILE *stat = fopen(path, "r");
-        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
-        fclose(stat);
-    }
-}
-
 /* Threads are cancelled at the beginning of a call and while it blocks, and the next calls find no lock taken. */
 static void cancelled(int accepting) {
     int client = rsocket(AF_INET, SOCK_STREAM, 0);
     CHECK(rconnect(client, (void *)&address, sizeof address) == 0);
     int server = raccept(accepting, NULL, NULL);
     CHECK(server >= 0);
-    struct blocked calls[] = {
+    const struct {
+        void (*call)(int);
+        int fd;
+    } calls[] = {
         {by_rrecv, server}, {by_rread, server}, {by_rpoll, server}, {by_raccept, accepting}, {by_rsend, client},
     };
     char byte;
     for (size_t i = 0; i < 2 * sizeof calls / sizeof *calls; i++) {
         pthread_t thread;
         void *result;
-        blocked_thread = 0;
-        CHECK(pthread_create(&thread, NULL, block, &calls[i / 2]) == 0);
+        struct blocked blocked = {.call = calls[i / 2].call, .fd = calls[i / 2].fd};
+        CHECK(pthread_create(&thread, NULL, block, &blocked) == 0);
         if (i % 2)
-            wait_asleep();
+            wait_asleep(&blocked);
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
         CHECK(result == PTHREAD_CANCELED);
         CHECK(rsend(server, "x", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
