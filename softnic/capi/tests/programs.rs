@@ -224,6 +224,8 @@ fn perftest_with_its_options_has_no_report() {
         "ib_send_bw --use-srq -q 2",
         "ib_send_bw -e -b",
         "ib_write_bw -l 4 -q 2",
+        "ib_write_bw -c XRC",
+        "ib_send_lat -c XRC",
     ];
     thread::scope(|scope| {
         for (host, program) in (1..).zip(all) {

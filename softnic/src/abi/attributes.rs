@@ -96,6 +96,20 @@ fn granted_depth(
     Ok(granted.min(max).min(MAX_RD_ATOMIC))
 }
 
+/// Attributes that one end of an extended connection lacks: the sending end answers no requests, and the receiving end
+/// sends none. In the mask of `ibv_modify_qp` they have no effect, as in the kernel (`modify_qp_mask`).
+pub(super) fn absent(kind: ffi::ibv_qp_type) -> AttributeMask {
+    match kind {
+        ffi::ibv_qp_type::IBV_QPT_XRC_SEND => {
+            AttributeMask::MAX_DEST_RD_ATOMIC | AttributeMask::MIN_RNR_TIMER
+        }
+        ffi::ibv_qp_type::IBV_QPT_XRC_RECV => {
+            AttributeMask::RETRY_COUNT | AttributeMask::RNR_RETRY | AttributeMask::MAX_RD_ATOMIC
+        }
+        _ => AttributeMask(0),
+    }
+}
+
 /// Converts attributes from C. Only the attributes in `mask` are valid. Fails as [`path`] does, and for depths that a card refuses.
 pub(super) fn attributes(
     port: &Port,

@@ -14,7 +14,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     acks::{self, Acks},
-    attributes::{attributes, raw_attributes, raw_state, state},
+    attributes::{absent, attributes, raw_attributes, raw_state, state},
     calls::Calls,
     context::OpenDevice,
     cq::{Cq, forget_async},
@@ -433,7 +433,7 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     let qp = unsafe { Qp::borrow(raw) };
     // SAFETY: the caller's attributes.
     let attr = unsafe { &*attr };
-    let mask = AttributeMask(mask.cast_unsigned());
+    let mask = AttributeMask(mask.cast_unsigned()).without(absent(qp.kind()));
     let port = &qp.device.port;
     let _in_call = qp.calls.enter(port);
     let attributes = match attributes(port, attr, mask) {

@@ -2,6 +2,7 @@
 
 use std::{fs::File, os::fd::AsFd};
 
+use ibverbs_sys as ffi;
 use softnic::Fabric;
 use verbs::{
     Completed, CompletionQueue, Init, QueuePair, RemoteAccess, Rtr, Rts, SharedReceiveQueue,
@@ -209,4 +210,52 @@ fn xrc_queues_and_receivers_serve_no_other_transport() {
     assert!(opened.is_err(), "an RC queue pair");
     let builder = ends.b.pd.qp_builder::<verbs::Rc>(&ends.b.cq, &ends.b.cq);
     assert!(builder.srq(&ends.queues[0].0).create().is_err());
+}
+
+/// As perftest does, whose masks for extended connections are those of reliable ones.
+#[test]
+fn attributes_of_the_other_direction_have_no_effect() {
+    use ffi::ibv_qp_attr_mask as has;
+    let fabric = Fabric::new();
+    let end = End::new(&fabric.host("10.9.0.1".parse().unwrap()));
+    let xrcd = end.ctx.open_xrcd().unwrap();
+    let builder = end.pd.qp_builder::<XrcSend>(&end.cq, &end.cq);
+    let sender = builder.max_send_wr(1).create().unwrap();
+    let receiver = xrcd.create_qp().unwrap();
+    let mut attr = ffi::ibv_qp_attr::zeroed();
+    (attr.port_num, attr.ah_attr.port_num) = (1, 1);
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid = end.gid.into();
+    attr.path_mtu = ffi::ibv_mtu::IBV_MTU_1024;
+    (attr.max_dest_rd_atomic, attr.max_rd_atomic) = (4, 4);
+    (attr.timeout, attr.retry_cnt) = (8, 7);
+    let rtr = has::IBV_QP_AV | has::IBV_QP_PATH_MTU | has::IBV_QP_DEST_QPN | has::IBV_QP_RQ_PSN;
+    let rts = has::IBV_QP_SQ_PSN | has::IBV_QP_TIMEOUT | has::IBV_QP_RETRY_CNT;
+    let steps = [
+        (
+            ffi::ibv_qp_state::IBV_QPS_INIT,
+            has::IBV_QP_PKEY_INDEX | has::IBV_QP_PORT | has::IBV_QP_ACCESS_FLAGS,
+        ),
+        (
+            ffi::ibv_qp_state::IBV_QPS_RTR,
+            rtr | has::IBV_QP_MAX_DEST_RD_ATOMIC | has::IBV_QP_MIN_RNR_TIMER,
+        ),
+        (
+            ffi::ibv_qp_state::IBV_QPS_RTS,
+            rts | has::IBV_QP_RNR_RETRY | has::IBV_QP_MAX_QP_RD_ATOMIC,
+        ),
+    ];
+    for (raw, depths) in [(sender.as_raw(), [0, 4]), (receiver.as_raw(), [4, 0])] {
+        for (state, mask) in steps {
+            attr.qp_state = state;
+            let mask = (mask | has::IBV_QP_STATE).0.cast_signed();
+            // SAFETY: a live queue pair, and attributes of this function.
+            assert_eq!(unsafe { ffi::ibv_modify_qp(raw, &raw mut attr, mask) }, 0);
+        }
+        let (mut found, mut init) = (ffi::ibv_qp_attr::zeroed(), ffi::ibv_qp_init_attr::zeroed());
+        // SAFETY: a live queue pair, and attributes of this function.
+        let queried = unsafe { ffi::ibv_query_qp(raw, &raw mut found, 0, &raw mut init) };
+        assert_eq!(queried, 0);
+        assert_eq!([found.max_dest_rd_atomic, found.max_rd_atomic], depths);
+    }
 }

@@ -2,32 +2,17 @@
 
 use std::ffi::c_int;
 
-use ibverbs_sys::{ibv_qp_attr, ibv_qp_type};
+use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
 
 use super::{errno, failed, id::Id};
 use crate::{
     abi::{
-        attributes::{raw_attributes, state},
+        attributes::{absent, raw_attributes, state},
         object::Object,
     },
-    engine::AttributeMask,
     failure::Call,
 };
-
-/// Attributes that one end of an extended connection lacks: the sending end answers no requests, and the receiving end
-/// sends none.
-fn absent(kind: ibv_qp_type) -> AttributeMask {
-    match kind {
-        ibv_qp_type::IBV_QPT_XRC_SEND => {
-            AttributeMask::MAX_DEST_RD_ATOMIC | AttributeMask::MIN_RNR_TIMER
-        }
-        ibv_qp_type::IBV_QPT_XRC_RECV => {
-            AttributeMask::RETRY_COUNT | AttributeMask::RNR_RETRY | AttributeMask::MAX_RD_ATOMIC
-        }
-        _ => AttributeMask(0),
-    }
-}
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_init_qp_attr(
@@ -54,7 +39,7 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
             // SAFETY: live; the field does not change after the creation.
             let absent = absent(unsafe { (*raw).qp_type });
             // SAFETY: the caller's place.
-            unsafe { *mask = (set.0 & !absent.0).cast_signed() };
+            unsafe { *mask = set.without(absent).0.cast_signed() };
             0
         }
         Err(error) => failed(errno(error)),

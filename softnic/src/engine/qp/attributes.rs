@@ -183,7 +183,7 @@ impl AttributeMask {
         self.0 & other.0 == other.0
     }
 
-    pub(super) fn without(self, other: Self) -> Self {
+    pub(crate) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
