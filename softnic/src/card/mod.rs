@@ -1,7 +1,7 @@
 //! Cards: limits of real devices with their drivers, and the roundings of these drivers.
 //!
 //! [`table`] has a row for each card, with the source of each number. [`sizing`] computes the capacity of a queue as the driver
-//! does. A value that no source gives is that of a device without a card.
+//! does. A value that no source gives is that of a device without a card; inline data without a source has no limit.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,8 @@ macro_rules! cards {
         ///
         /// The device reports the card's attributes, grants the capacities that its driver grants, and refuses the requests and
         /// combinations that its driver refuses, with the driver's error numbers. Each number has a source in
-        /// `softnic/src/card/table.rs`; an attribute without a source is softnic's own. The transport is `RoCEv2`, also for
+        /// `softnic/src/card/table.rs`; an attribute without a source is softnic's own, and inline data without a source has no
+        /// limit. The transport is `RoCEv2`, also for
         /// cards of another one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]

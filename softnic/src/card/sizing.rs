@@ -349,8 +349,8 @@ mod tests {
     use super::*;
 
     /// The granted capacity of a reliable queue pair: send requests, receives, elements of both, inline bytes.
-    fn rc(card: Card, wanted: [usize; 5]) -> Result<[usize; 5], i32> {
-        grant(card, QpKind::Rc, None, wanted)
+    fn rc(card: Card, requested: [usize; 5]) -> Result<[usize; 5], i32> {
+        grant(card, QpKind::Rc, None, requested)
     }
 
     fn grant(
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn efa_has_descriptors_for_elements() {
-        let ud = |wanted| grant(Card::Efa, QpKind::Ud, None, wanted);
+        let ud = |requested| grant(Card::Efa, QpKind::Ud, None, requested);
         assert_eq!(ud([100, 100, 2, 3, 32]), Ok([128, 170, 2, 3, 32]));
         assert_eq!(ud([4096, 4096, 2, 1, 0]).unwrap()[1], 4096);
         assert_eq!(ud([1, 1, 1, 1, 33]), Err(libc::EINVAL));
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn completion_queues_are_rounded_and_limited() {
         let cq = |card: Card, cqe| card.cq_capacity(cqe, 1 << 22);
-        for (card, asked, granted) in [
+        for (card, requested, granted) in [
             (Card::ConnectX5, 100, 127),
             (Card::ConnectX5, 128, 255),
             (Card::E810, 100, 100),
@@ -483,7 +483,7 @@ mod tests {
             (Card::Rxe, 127, 127),
             (Card::Siw, 129, 256),
         ] {
-            assert_eq!(cq(card, asked), Ok(granted), "{card}");
+            assert_eq!(cq(card, requested), Ok(granted), "{card}");
             assert_eq!(cq(card, 0), Err(card.specification().cq_errno), "{card}");
         }
         for card in Card::ALL {
@@ -497,7 +497,7 @@ mod tests {
 
     #[test]
     fn shared_queues_are_rounded_and_limited() {
-        let srq = |card: Card, wanted| card.srq_capacity(wanted, (1 << 14, 32));
+        let srq = |card: Card, requested| card.srq_capacity(requested, (1 << 14, 32));
         assert_eq!(srq(Card::ConnectX5, (100, 2)), Ok((127, 3)));
         assert_eq!(srq(Card::ConnectX5, (32767, 31)), Ok((32767, 31)));
         assert_eq!(srq(Card::ConnectX5, (32768, 1)), Err(libc::EINVAL));

@@ -33,7 +33,7 @@ fn kind(card: Card) -> ffi::ibv_qp_type {
 type Caps = [u32; 5];
 
 /// Creates and destroys a queue pair: the granted capacities, or the error number.
-fn create(ctx: &Context, kind: ffi::ibv_qp_type, wanted: Caps) -> Result<Caps, c_int> {
+fn create(ctx: &Context, kind: ffi::ibv_qp_type, requested: Caps) -> Result<Caps, c_int> {
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.create_cq(4).unwrap();
     let mut attr = ffi::ibv_qp_init_attr::zeroed();
@@ -46,7 +46,7 @@ fn create(ctx: &Context, kind: ffi::ibv_qp_type, wanted: Caps) -> Result<Caps, c
         cap.max_send_sge,
         cap.max_recv_sge,
         cap.max_inline_data,
-    ] = wanted;
+    ] = requested;
     // SAFETY: live objects, and attributes of this function.
     let qp = unsafe { ffi::ibv_create_qp(pd.as_raw(), &raw mut attr) };
     if qp.is_null() {
@@ -81,13 +81,13 @@ fn request_beyond_a_limit_fails_with_the_error_of_the_driver() {
             Card::T6 => libc::E2BIG,
             _ => libc::EINVAL,
         };
-        let create = |wanted| create(&ctx, kind(*card), wanted);
+        let create = |requested| create(&ctx, kind(*card), requested);
         let smallest = create([1, 1, 1, 1, 0]).unwrap();
         assert!(
             smallest
                 .iter()
                 .zip([1, 1, 1, 1, 0])
-                .all(|(got, asked)| *got >= asked)
+                .all(|(granted, requested)| *granted >= requested)
         );
         assert_eq!(create([max_wr + 1, 1, 1, 1, 0]), Err(depth_errno), "{card}");
         assert_eq!(create([1, max_wr + 1, 1, 1, 0]), Err(depth_errno), "{card}");
@@ -119,13 +119,13 @@ fn combinations_of_maxima_fail() {
         (Card::Efa, [1, 4096, 1, 3, 0], [1, 4097, 1, 3, 0]),
     ] {
         let (_fabric, _host, ctx) = device(card);
-        let create = |wanted| create(&ctx, kind(card), wanted);
+        let create = |requested| create(&ctx, kind(card), requested);
         assert!(create(alone).is_ok(), "{card}");
         assert_eq!(create(together), Err(libc::EINVAL), "{card}");
     }
 }
 
-/// A program that counts free slots by the capacity that it has asked for is wrong on each card that rounds.
+/// A program that counts free slots by the capacity that it has requested is wrong on each card that rounds.
 #[test]
 fn capacities_are_those_of_the_driver() {
     for (card, granted) in [
