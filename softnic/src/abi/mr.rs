@@ -55,6 +55,12 @@ fn rights(pd: &Pd, access: u32) -> Result<Access, c_int> {
     }
     let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let access = Access(access & KNOWN);
+    let flushes = access.intersects(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
+    let card = pd.device.port.card().map(Card::specification);
+    // As the kernel (`ib_check_mr_access`).
+    if flushes && card.is_some_and(|row| !row.has_placement) {
+        return Err(libc::EOPNOTSUPP);
+    }
     if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
         if let Some(checker) = pd.device.port.checker() {
             checker.rights_without_local_write(access.0);

@@ -284,6 +284,10 @@ fn absent_features_of_a_card_are_refused() {
             assert_eq!(unsafe { ffi::ibv_dealloc_mw(window) }, 0);
         }
     }
+    let flush = RemoteAccess::FLUSH_GLOBAL;
+    let (_fabric, _host, ctx) = device(Card::ConnectX5);
+    let refused = ctx.alloc_pd().unwrap().alloc_remote(64, flush).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
     let (_fabric, _host, ctx) = device(Card::T6);
     let cq = ctx.create_cq(100).unwrap();
     // SAFETY: a live queue.
