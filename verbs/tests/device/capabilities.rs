@@ -24,7 +24,7 @@ pub(crate) const FLUSH_GLOBAL: DeviceCaps = DeviceCaps::from_bits_retain(1 << 38
 pub(crate) const ATOMIC_WRITE: DeviceCaps = DeviceCaps::from_bits_retain(1 << 40);
 
 /// Whether queue pairs with this operation can be created: the provider's part of a capability.
-fn has_operation(fixture: &Fixture, operation: SendOps) -> bool {
+pub(crate) fn has_operation(fixture: &Fixture, operation: SendOps) -> bool {
     let cq = fixture.cq(4);
     let builder = fixture.builder(&cq, 1).send_ops(operation);
     let qp: Result<QueuePair<verbs::Rc, Reset>, _> = builder.create();

@@ -43,14 +43,15 @@ fn queue_pair_beyond_the_device_names_each_limit() {
     let builder = || fixture.pd.qp_builder::<verbs::Rc>(&cq, &cq);
     let max_sge = attr.max_sge();
     let max_sge_plus_1 = (max_sge + 1).to_string();
-    names(
-        builder().max_send_sge(max_sge + 1).create(),
-        &["max_send_sge", &max_sge_plus_1, "max_sge"],
-    );
-    names(
-        builder().max_recv_sge(max_sge + 1).create(),
-        &["max_recv_sge", &max_sge_plus_1, "max_sge"],
-    );
+    // The attribute is the smaller maximum of both queues.
+    let beyond = [
+        ("max_send_sge", builder().max_send_sge(max_sge + 1).create()),
+        ("max_recv_sge", builder().max_recv_sge(max_sge + 1).create()),
+    ];
+    assert!(beyond.iter().any(|(_, created)| created.is_err()));
+    for (name, created) in beyond.into_iter().filter(|(_, created)| created.is_err()) {
+        names(created, &[name, &max_sge_plus_1, "max_sge"]);
+    }
     let max_srq_wr = attr.max_srq_wr();
     names(
         fixture.pd.create_srq::<Buf>(max_srq_wr + 1, 1),

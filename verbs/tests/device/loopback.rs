@@ -1,6 +1,7 @@
 //! Two queue pairs of one process, connected to each other through the device.
 
 use std::{
+    io::{self, Write as _},
     thread,
     time::{Duration, Instant},
 };
@@ -26,6 +27,15 @@ pub(crate) fn tested() -> Device {
 /// The device under test, open.
 pub(crate) fn open() -> Context {
     tested().open().unwrap()
+}
+
+/// Reports a test, or a part, that is left out, as the device lacks something.
+pub(crate) fn leave_out(lacking: &str) {
+    let thread = thread::current();
+    let test = thread.name().unwrap_or_default();
+    // Past the capture of a passing test's output.
+    let line = format!("LEFT OUT: {test}: the device has no {lacking}\n");
+    io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// Limit of the time until the processor reads the bytes of a peer.

@@ -277,7 +277,8 @@ impl Report {
             return;
         };
         let header = line.strip_prefix("---- ");
-        if line.starts_with("test ") && line.ends_with(" ... ok") {
+        // A test that reports a part left out has its result on a line of its own.
+        if line.starts_with("test ") && line.ends_with(" ... ok") || line == "ok" {
             suite.passed += 1;
         } else if let Some(test) = header.and_then(|rest| rest.strip_suffix(" stdout ----")) {
             suite.failed.push((test.to_owned(), Vec::new()));
@@ -401,19 +402,19 @@ mod tests {
     #[test]
     fn report_separates_failed_tests_from_those_left_out() {
         let mut report = Report::default();
-        let output = "Kernel of the device: 6.12.1\nRunning the device tests of verbs\nrunning 3 tests\n\
-            test a ... ok\ntest b ... FAILED\ntest c::d ... FAILED\n\nfailures:\n\n---- b stdout ----\n\n\
+        let output = "Kernel of the device: 6.12.1\nRunning the device tests of verbs\nrunning 4 tests\n\
+            test a ... ok\ntest e ... LEFT OUT: e: the device has no windows\nok\ntest b ... FAILED\ntest c::d ... FAILED\n\nfailures:\n\n---- b stdout ----\n\n\
             thread 'b' panicked at x.rs:1:2:\nleft out: adds an address\n\n---- c::d stdout ----\nbroken | here\n\n\n\
-            failures:\n    b\n    c::d\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored;\n\
+            failures:\n    b\n    c::d\n\ntest result: FAILED. 2 passed; 2 failed; 0 ignored;\n\
             Running the device tests of rds\nrunning 1 test\n";
         output.lines().for_each(|line| report.read(line));
-        assert_eq!(report.sum(|suite| suite.passed), 1);
+        assert_eq!(report.sum(|suite| suite.passed), 2);
         assert_eq!(report.sum(|suite| suite.failed.len()), 1);
         let text = report.markdown(&card());
         for part in [
             "**Card, driver, firmware**: mlx5_0, mlx5_core, 1.2\n",
             "**Kernel and rdma-core**: 6.12.1, ",
-            "| verbs | 1 | 1 | 1 |",
+            "| verbs | 2 | 1 | 1 |",
             "| rds (has not ended) | 0 | 0 | 0 |",
             "Failed: verbs `c::d`\n```text\nbroken | here\n```",
             "- verbs `b`: adds an address\n",
