@@ -10,7 +10,7 @@ use ibverbs_sys::{self as ffi, ibv_send_flags, ibv_wc_status};
 use softnic::{Check, CheckReport, Fabric, Rule};
 
 use crate::raw::{
-    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, remote_request, request, whole,
+    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, element_of, remote_request, request,
 };
 
 /// Runs a program on a fabric with checks, and returns the reports.
@@ -80,7 +80,7 @@ fn completion_queue_is_one_entry_short() {
             },
             8,
         );
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         (0..16).for_each(|wr_id| assert_eq!(ends.pair.a.recv(wr_id, &mut sge), 0));
     });
 }
@@ -90,7 +90,7 @@ fn no_request_is_signaled() {
     let words = ["request 17 ", "behind 16 unsignaled ones"];
     found(Check::NoSignaledRequest, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 8);
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         for wr_id in 1..=40 {
             let mut wr = remote_request(WRITE, wr_id, &mut sge, ends.mrs[1]);
             let is_signaled = !is_faulty && wr_id % 8 == 0;
@@ -110,11 +110,11 @@ fn buffer_is_reused_after_the_post() {
     let words = ["was 0x01 when request 7, a send", "is 0x09 before"];
     found(Check::SendMemoryChanged, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 64);
-        assert_eq!(ends.pair.b.recv(1, &mut whole(ends.mrs[1])), 0);
+        assert_eq!(ends.pair.b.recv(1, &mut element_of(ends.mrs[1])), 0);
         assert_eq!(
             ends.pair
                 .a
-                .send(&mut request(SEND, 7, &mut whole(ends.mrs[0]))),
+                .send(&mut request(SEND, 7, &mut element_of(ends.mrs[0]))),
             0
         );
         if is_faulty {
@@ -130,15 +130,15 @@ fn buffer_is_reused_after_the_post() {
 fn writes_of_the_device_are_no_reuse() {
     let silent = reports(Fabric::seeded(7), |fabric| {
         let ends = ends(fabric, Sizes::default(), 64);
-        assert_eq!(ends.pair.b.recv(1, &mut whole(ends.mrs[1])), 0);
+        assert_eq!(ends.pair.b.recv(1, &mut element_of(ends.mrs[1])), 0);
         assert_eq!(
             ends.pair
                 .a
-                .send(&mut request(SEND, 2, &mut whole(ends.mrs[0]))),
+                .send(&mut request(SEND, 2, &mut element_of(ends.mrs[0]))),
             0
         );
         // The peer writes to the memory of the send, which is not polled yet.
-        let mut sge = whole(ends.mrs[1]);
+        let mut sge = element_of(ends.mrs[1]);
         let mut wr = remote_request(WRITE, 3, &mut sge, ends.mrs[0]);
         assert_eq!(ends.pair.b.send(&mut wr), 0);
         ends.pair.b.wait();
@@ -147,7 +147,7 @@ fn writes_of_the_device_are_no_reuse() {
         // Inline data are the program's after the post.
         let mut wr = request(SEND, 4, &mut sge);
         wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-        assert_eq!(ends.pair.a.recv(5, &mut whole(ends.mrs[0])), 0);
+        assert_eq!(ends.pair.a.recv(5, &mut element_of(ends.mrs[0])), 0);
         assert_eq!(ends.pair.b.send(&mut wr), 0);
         ends.bytes[1].set(0, 77);
         ends.pair.b.wait();
@@ -162,16 +162,18 @@ fn request_is_reused_at_the_reply() {
         let ends = ends(fabric, Sizes::default(), 8);
         let pair = &ends.pair;
         let inbox = Bytes::new(8, 0);
-        let mut inbox_sge = whole(pair.a.register(&inbox, ALL_RIGHTS));
+        let mut inbox_sge = element_of(pair.a.register(&inbox, ALL_RIGHTS));
         assert_eq!(pair.a.recv(1, &mut inbox_sge), 0);
-        assert_eq!(pair.b.recv(2, &mut whole(ends.mrs[1])), 0);
+        assert_eq!(pair.b.recv(2, &mut element_of(ends.mrs[1])), 0);
         assert_eq!(
-            pair.a.send(&mut request(SEND, 3, &mut whole(ends.mrs[0]))),
+            pair.a
+                .send(&mut request(SEND, 3, &mut element_of(ends.mrs[0]))),
             0
         );
         pair.b.wait();
         assert_eq!(
-            pair.b.send(&mut request(SEND, 4, &mut whole(ends.mrs[1]))),
+            pair.b
+                .send(&mut request(SEND, 4, &mut element_of(ends.mrs[1]))),
             0
         );
         pair.b.wait();
@@ -213,7 +215,7 @@ fn memory_is_freed_at_a_timeout_while_a_read_is_in_flight() {
     found_on(manual, Check::MemoryGone, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 4096);
         let page = map();
-        let mut sge = whole(register_page(&ends.pair.a, page));
+        let mut sge = element_of(register_page(&ends.pair.a, page));
         let mut read = remote_request(READ, 5, &mut sge, ends.mrs[1]);
         assert_eq!(ends.pair.a.send(&mut read), 0);
         assert!(ends.pair.a.poll().is_none(), "the program's timeout");
@@ -234,7 +236,7 @@ fn memory_of_a_cancelled_read_is_used_for_something_else() {
     let manual = || Fabric::manual(7);
     found_on(manual, Check::TargetChanged, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 64);
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         let mut read = remote_request(READ, 5, &mut sge, ends.mrs[1]);
         assert_eq!(ends.pair.a.send(&mut read), 0);
         if is_faulty {
@@ -252,8 +254,8 @@ fn prepared_and_short_receives_are_no_fault() {
     let silent = reports(Fabric::seeded(7), |fabric| {
         let ends = ends(fabric, Sizes::default(), 64);
         ends.bytes[1].set(0, 99);
-        assert_eq!(ends.pair.b.recv(1, &mut whole(ends.mrs[1])), 0);
-        let mut sge = whole(ends.mrs[0]);
+        assert_eq!(ends.pair.b.recv(1, &mut element_of(ends.mrs[1])), 0);
+        let mut sge = element_of(ends.mrs[0]);
         sge.length = 8;
         ends.bytes[1].set(20, 3);
         assert_eq!(ends.pair.a.send(&mut request(SEND, 2, &mut sge)), 0);
@@ -273,7 +275,7 @@ fn registration_outlives_its_mapping() {
         if is_faulty {
             assert_eq!(c!(libc::munmap(page.cast(), 4096)), 0);
         }
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         assert_eq!(
             ends.pair
                 .a
@@ -289,7 +291,7 @@ fn region_is_deregistered_before_the_queue_pair() {
     let words = ["request 3, a receive of queue pair", "names it"];
     found(Check::RegionInUse, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 64);
-        assert_eq!(ends.pair.a.recv(3, &mut whole(ends.mrs[0])), 0);
+        assert_eq!(ends.pair.a.recv(3, &mut element_of(ends.mrs[0])), 0);
         if !is_faulty {
             ends.pair.a.fail();
             assert_eq!(ends.pair.a.wait().wr_id, 3);
@@ -318,7 +320,7 @@ fn with_event(fabric: Fabric) -> Ends {
     };
     let ends = ends(fabric, sizes, 8);
     assert_eq!(c!(ffi::ibv_req_notify_cq(ends.pair.a.cq, 0)), 0);
-    let mut sge = whole(ends.mrs[0]);
+    let mut sge = element_of(ends.mrs[0]);
     let mut wr = remote_request(WRITE, 1, &mut sge, ends.mrs[1]);
     assert_eq!(ends.pair.a.send(&mut wr), 0);
     ends
@@ -357,8 +359,8 @@ fn read_is_sent_on_without_a_fence() {
     ];
     found(Check::UnfencedSource, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 8);
-        assert_eq!(ends.pair.b.recv(1, &mut whole(ends.mrs[1])), 0);
-        let mut sge = whole(ends.mrs[0]);
+        assert_eq!(ends.pair.b.recv(1, &mut element_of(ends.mrs[1])), 0);
+        let mut sge = element_of(ends.mrs[0]);
         assert_eq!(
             ends.pair
                 .a
@@ -399,7 +401,7 @@ fn remote_key_is_that_of_another_device() {
         let ends = ends(fabric, Sizes::default(), 8);
         let mr = if is_faulty { ends.mrs[0] } else { ends.mrs[1] };
         let peer = (ends.bytes[1].addr(), c!((*mr).rkey));
-        write_status(&ends, &mut whole(ends.mrs[0]), peer);
+        write_status(&ends, &mut element_of(ends.mrs[0]), peer);
     });
 }
 
@@ -414,7 +416,7 @@ fn write_ends_behind_the_region_of_the_peer() {
         let ends = ends(fabric, Sizes::default(), 8);
         let offset = if is_faulty { 3 } else { 0 };
         let peer = (ends.bytes[1].addr() + offset, c!((*ends.mrs[1]).rkey));
-        write_status(&ends, &mut whole(ends.mrs[0]), peer);
+        write_status(&ends, &mut element_of(ends.mrs[0]), peer);
     });
 }
 
@@ -430,7 +432,11 @@ fn local_key_is_taken_for_the_remote_key() {
         } else {
             c!((*mr).rkey)
         };
-        write_status(&ends, &mut whole(ends.mrs[0]), (ends.bytes[1].addr(), key));
+        write_status(
+            &ends,
+            &mut element_of(ends.mrs[0]),
+            (ends.bytes[1].addr(), key),
+        );
     });
 }
 
@@ -439,7 +445,7 @@ fn request_names_a_deregistered_region() {
     let words = ["request 6, an RDMA write", "has been deregistered by"];
     found(Check::LocalAccess, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 8);
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         if is_faulty {
             assert_eq!(c!(ffi::ibv_dereg_mr(ends.mrs[0])), 0);
         }
@@ -455,11 +461,11 @@ fn receive_lacks_the_right_to_write() {
         let ends = ends(fabric, Sizes::default(), 8);
         let bytes = Bytes::new(8, 0);
         let mr = ends.pair.b.register(&bytes, u32::from(!is_faulty));
-        assert_eq!(ends.pair.b.recv(1, &mut whole(mr)), 0);
+        assert_eq!(ends.pair.b.recv(1, &mut element_of(mr)), 0);
         assert_eq!(
             ends.pair
                 .a
-                .send(&mut request(SEND, 2, &mut whole(ends.mrs[0]))),
+                .send(&mut request(SEND, 2, &mut element_of(ends.mrs[0]))),
             0
         );
         ends.pair.b.wait();
@@ -512,7 +518,7 @@ fn address_handle_is_destroyed_before_its_request() {
         let pair = &ends.pair;
         let mut path = pair.a.path_to(&pair.b);
         let ah = c!(ffi::ibv_create_ah(pair.a.pd, &raw mut path));
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         let mut wr = request(SEND, 2, &mut sge);
         (wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = (ah, pair.b.qp_num(), 7);
         assert_eq!(pair.a.send(&mut wr), 0);
@@ -528,7 +534,7 @@ fn inline_data_exceed_the_maximum() {
     let words = ["has 65 bytes of inline data", "max_inline_data 64"];
     found(Check::InlineTooLong, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 65);
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         sge.length = if is_faulty { 65 } else { 64 };
         let mut wr = remote_request(WRITE, 1, &mut sge, ends.mrs[1]);
         wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
@@ -541,7 +547,7 @@ fn flag_is_not_one_of_the_opcode() {
     let words = ["IBV_SEND_SOLICITED, which is valid for sends"];
     found(Check::FlagOfOtherOpcode, &words, |fabric, is_faulty| {
         let ends = ends(fabric, Sizes::default(), 8);
-        let mut sge = whole(ends.mrs[0]);
+        let mut sge = element_of(ends.mrs[0]);
         let mut wr = remote_request(READ, 1, &mut sge, ends.mrs[1]);
         if is_faulty {
             wr.send_flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;

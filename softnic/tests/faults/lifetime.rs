@@ -7,7 +7,7 @@ use softnic::{Call, Check, Fabric, Host};
 
 use crate::{
     checks::{found, reports},
-    raw::{ALL_RIGHTS, Bytes, End, Limits, Pair, SEND, Sizes, c, request, whole},
+    raw::{ALL_RIGHTS, Bytes, End, Limits, Pair, SEND, Sizes, c, element_of, request},
 };
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -108,8 +108,8 @@ fn receive_queue_is_empty_until_the_retries_are_used() {
         a.bring_up_with(&b, limits);
         b.bring_up(&a);
         let bytes = [Bytes::new(8, 1), Bytes::new(8, 2)];
-        let mut from = whole(a.register(&bytes[0], ALL_RIGHTS));
-        let mut to = whole(b.register(&bytes[1], ALL_RIGHTS));
+        let mut from = element_of(a.register(&bytes[0], ALL_RIGHTS));
+        let mut to = element_of(b.register(&bytes[1], ALL_RIGHTS));
         if !is_faulty {
             assert_eq!(b.recv(1, &mut to), 0);
         }
@@ -145,7 +145,7 @@ impl Polled {
         end.init();
         let bytes = Bytes::new(8, 0);
         let mr = end.register(&bytes, ALL_RIGHTS);
-        (0..2).for_each(|wr_id| assert_eq!(end.recv(wr_id, &mut whole(mr)), 0));
+        (0..2).for_each(|wr_id| assert_eq!(end.recv(wr_id, &mut element_of(mr)), 0));
         end.fail();
         assert_eq!(c!(ffi::ibv_destroy_qp(end.qp)), 0);
         Self {

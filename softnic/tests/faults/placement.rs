@@ -8,7 +8,8 @@ use softnic::Rule;
 
 use crate::{
     raw::{
-        ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, remote_request, request, whole,
+        ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, element_of, remote_request,
+        request,
     },
     rules::{ROUNDS, pair, pair_of, shown_by},
 };
@@ -50,7 +51,7 @@ impl Messages {
 
     /// Posts a write of `len` bytes at an offset of both memories.
     fn write(&self, at: usize, len: u32) {
-        let mut sge = whole(self.from_mr);
+        let mut sge = element_of(self.from_mr);
         (sge.addr, sge.length) = (sge.addr + at as u64, len);
         let mut wr = remote_request(WRITE, 1, &mut sge, self.to_mr);
         let addr = self.to.addr() + at as u64;
@@ -60,10 +61,10 @@ impl Messages {
 
     /// Sends an empty message, and waits until the peer has received it: its completion makes all earlier bytes visible.
     fn notify(&self) {
-        let mut none = whole(self.to_mr);
+        let mut none = element_of(self.to_mr);
         none.length = 0;
         assert_eq!(self.pair.b.recv(2, &mut none), 0);
-        let mut none = whole(self.from_mr);
+        let mut none = element_of(self.from_mr);
         none.length = 0;
         assert_eq!(self.pair.a.send(&mut request(SEND, 2, &mut none)), 0);
         assert_eq!(self.pair.b.wait().wr_id, 2);
@@ -157,7 +158,7 @@ fn add(end: &End, sge: &mut ffi::ibv_sge, to: *mut ffi::ibv_mr) {
 fn addition_of_the_processor_is_lost() {
     shown_by(Rule::Torn, |rule| {
         let messages = aligned(rule);
-        let mut sge = whole(messages.from_mr);
+        let mut sge = element_of(messages.from_mr);
         let lost = rounds().filter(|_| {
             messages.to.set(0, 0);
             add(&messages.pair.a, &mut sge, messages.to_mr);
@@ -174,7 +175,7 @@ fn addition_of_the_processor_is_lost() {
     assert_eq!(c!(ffi::ibv_query_device(ctx, &raw mut attr)), 0);
     assert_eq!(attr.atomic_cap, ffi::ibv_atomic_cap::IBV_ATOMIC_HCA);
     // The corrected program adds by the device alone.
-    let mut sge = whole(messages.from_mr);
+    let mut sge = element_of(messages.from_mr);
     for round in rounds() {
         add(&messages.pair.a, &mut sge, messages.to_mr);
         messages.wait(1);
@@ -196,8 +197,8 @@ fn message_is_in_memory_only_once_polled() {
         let (a, b) = (&messages.pair.a, &messages.pair.b);
         let late = rounds().filter(|round| {
             messages.fill(*round);
-            assert_eq!(b.recv(3, &mut whole(messages.to_mr)), 0);
-            let mut sge = whole(messages.from_mr);
+            assert_eq!(b.recv(3, &mut element_of(messages.to_mr)), 0);
+            let mut sge = element_of(messages.from_mr);
             assert_eq!(a.send(&mut request(SEND, 1, &mut sge)), 0);
             messages.wait(1);
             // The message has been acknowledged: the program looks at its memory.
@@ -219,8 +220,8 @@ fn result_of_a_read_is_sent_on_with_a_fence() {
     let received_mr = b.register(&received, ALL_RIGHTS);
     for round in rounds() {
         (0..8).for_each(|at| messages.to.set(at, round));
-        assert_eq!(b.recv(3, &mut whole(received_mr)), 0);
-        let mut sge = whole(messages.from_mr);
+        assert_eq!(b.recv(3, &mut element_of(received_mr)), 0);
+        let mut sge = element_of(messages.from_mr);
         let mut read = remote_request(READ, 1, &mut sge, messages.to_mr);
         assert_eq!(a.send(&mut read), 0);
         let mut send = request(SEND, 1, &mut sge);
@@ -238,7 +239,7 @@ fn memory_is_written_after_the_first_error() {
         let changed = (0..ROUNDS / 4).filter(|seed| {
             let messages = Messages::of(pair_of(*seed, rule, Sizes::default()), 8, 1);
             let a = &messages.pair.a;
-            assert_eq!(a.recv(9, &mut whole(messages.from_mr)), 0);
+            assert_eq!(a.recv(9, &mut element_of(messages.from_mr)), 0);
             // The memory of the peer has no right for the write.
             messages.write(0, 8);
             assert_eq!(a.wait().status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
@@ -266,9 +267,9 @@ fn failed_request_has_had_its_effect() {
         let done = (0..ROUNDS).filter(|seed| {
             let messages = Messages::of(pair_of(*seed, rule, Sizes::default()), 8, ALL_RIGHTS);
             let (a, b) = (&messages.pair.a, &messages.pair.b);
-            let mut sge = whole(messages.from_mr);
+            let mut sge = element_of(messages.from_mr);
             (0..16).any(|_| {
-                assert_eq!(b.recv(1, &mut whole(messages.to_mr)), 0);
+                assert_eq!(b.recv(1, &mut element_of(messages.to_mr)), 0);
                 assert_eq!(a.send(&mut request(SEND, 1, &mut sge)), 0);
                 let is_received = b.wait().status == ibv_wc_status::IBV_WC_SUCCESS;
                 let is_failed = a.wait().status == ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
@@ -290,7 +291,7 @@ fn request_posted_too_early_is_dropped() {
         let end = End::new(&fabric.host([10, 9, 0, 1].into()), Sizes::default());
         end.init();
         let bytes = Bytes::new(8, 0);
-        let mut sge = whole(end.register(&bytes, ALL_RIGHTS));
+        let mut sge = element_of(end.register(&bytes, ALL_RIGHTS));
         let accepted = (0..ROUNDS).filter(|_| end.send(&mut request(SEND, 1, &mut sge)) == 0);
         let accepted = accepted.count() as u64;
         assert!(end.poll().is_none());

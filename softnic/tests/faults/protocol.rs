@@ -8,8 +8,8 @@ use softnic::{Check, Fabric};
 use crate::{
     checks::found_on,
     raw::{
-        ALL_RIGHTS, Bytes, End, Limits, Pair, READ, SEND, Sizes, WRITE, c, remote_request, request,
-        whole,
+        ALL_RIGHTS, Bytes, End, Limits, Pair, READ, SEND, Sizes, WRITE, c, element_of,
+        remote_request, request,
     },
 };
 
@@ -24,8 +24,8 @@ fn shakes_hands(seed: u64, repeats: u64) -> bool {
     };
     let pair = Pair::new(Fabric::seeded(seed).loss(0.5), sizes);
     let bytes = [Bytes::new(8, 1), Bytes::new(48, 0)];
-    let mut from = whole(pair.a.register(&bytes[0], ALL_RIGHTS));
-    let mut to = whole(pair.b.register(&bytes[1], ALL_RIGHTS));
+    let mut from = element_of(pair.a.register(&bytes[0], ALL_RIGHTS));
+    let mut to = element_of(pair.b.register(&bytes[1], ALL_RIGHTS));
     assert_eq!(pair.b.recv(1, &mut to), 0);
     let mut path = pair.a.path_to(&pair.b);
     let ah = c!(ffi::ibv_create_ah(pair.a.pd, &raw mut path));
@@ -56,7 +56,7 @@ fn queue_is_not_polled_after_arming() {
     };
     let pair = Pair::new(Fabric::seeded(7), sizes);
     let bytes = [Bytes::new(8, 1), Bytes::new(8, 0)];
-    let mut from = whole(pair.a.register(&bytes[0], ALL_RIGHTS));
+    let mut from = element_of(pair.a.register(&bytes[0], ALL_RIGHTS));
     let to = pair.b.register(&bytes[1], ALL_RIGHTS);
     let fd = c!((*pair.a.channel).fd);
     // SAFETY: a descriptor of the channel, open until the end of the test.
@@ -99,7 +99,7 @@ fn more_reads_are_in_flight_than_the_peer_accepts() {
         };
         b.bring_up_with(&a, limits);
         let bytes = [Bytes::new(64, 0), Bytes::new(64, 2)];
-        let sge = whole(a.register(&bytes[0], ALL_RIGHTS));
+        let sge = element_of(a.register(&bytes[0], ALL_RIGHTS));
         let from = b.register(&bytes[1], ALL_RIGHTS);
         let mut sges: Vec<_> = (0..8)
             .map(|at| ffi::ibv_sge {

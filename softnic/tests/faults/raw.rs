@@ -283,7 +283,7 @@ impl End {
 }
 
 /// An element that names a whole region.
-pub(crate) fn whole(mr: *mut ffi::ibv_mr) -> ffi::ibv_sge {
+pub(crate) fn element_of(mr: *mut ffi::ibv_mr) -> ffi::ibv_sge {
     ffi::ibv_sge {
         addr: c!((*mr).addr).expose_provenance() as u64,
         length: u32::try_from(c!((*mr).length)).unwrap(),

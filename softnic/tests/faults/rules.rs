@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Fabric, Rule};
 
 use crate::raw::{
-    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, remote_request, request, whole,
+    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, element_of, remote_request, request,
 };
 
 /// Number of rounds: an adversary decides for each behaviour with a probability of a quarter at least.
@@ -46,7 +46,7 @@ fn opcode_of_a_failed_completion_is_undefined() {
     shown_by(Rule::StaleFields, |rule| {
         let pair = pair(rule, Sizes::default());
         let bytes = Bytes::new(64, 0);
-        let mut sge = whole(pair.a.register(&bytes, ALL_RIGHTS));
+        let mut sge = element_of(pair.a.register(&bytes, ALL_RIGHTS));
         (0..16).for_each(|wr_id| assert_eq!(pair.a.recv(wr_id, &mut sge), 0));
         pair.a.fail();
         let wrong = (0..16).filter(|wr_id| {
@@ -68,8 +68,8 @@ fn length_of_a_send_completion_is_undefined() {
     shown_by(Rule::StaleFields, |rule| {
         let pair = pair(rule, Sizes::default());
         let (from, to) = (Bytes::new(64, 1), Bytes::new(64, 0));
-        let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
-        let mut to = whole(pair.b.register(&to, ALL_RIGHTS));
+        let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
+        let mut to = element_of(pair.b.register(&to, ALL_RIGHTS));
         let wrong = (0..ROUNDS).filter(|wr_id| {
             assert_eq!(pair.b.recv(*wr_id, &mut to), 0);
             assert_eq!(pair.a.send(&mut request(SEND, *wr_id, &mut from)), 0);
@@ -92,7 +92,7 @@ fn length_of_a_send_completion_is_undefined() {
 fn refused_writes(rule: Option<Rule>, signaled_interval: u64) -> u64 {
     let pair = pair(rule, Sizes::default());
     let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-    let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
+    let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
     let to = pair.b.register(&to, ALL_RIGHTS);
     let refused = (1..=40).filter(|wr_id| {
         let mut wr = remote_request(WRITE, *wr_id, &mut from, to);
@@ -121,8 +121,8 @@ fn slots_of_receives_are_free_once_polled() {
     shown_by(Rule::SlotAtPoll, |rule| {
         let pair = pair(rule, Sizes::default());
         let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-        let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
-        let mut to = whole(pair.b.register(&to, ALL_RIGHTS));
+        let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
+        let mut to = element_of(pair.b.register(&to, ALL_RIGHTS));
         (0..16).for_each(|wr_id| assert_eq!(pair.b.recv(wr_id, &mut to), 0));
         assert_eq!(pair.a.send(&mut request(SEND, 0, &mut from)), 0);
         pair.a.wait();
@@ -181,8 +181,8 @@ fn reply_comes_before_the_completion_of_its_request() {
     shown_by(Rule::RecvBeforeSend, |rule| {
         let pair = pair(rule, Sizes::default());
         let (bytes_a, bytes_b) = (Bytes::new(8, 1), Bytes::new(8, 0));
-        let mut a = whole(pair.a.register(&bytes_a, ALL_RIGHTS));
-        let mut b = whole(pair.b.register(&bytes_b, ALL_RIGHTS));
+        let mut a = element_of(pair.a.register(&bytes_a, ALL_RIGHTS));
+        let mut b = element_of(pair.b.register(&bytes_b, ALL_RIGHTS));
         let early = (0..ROUNDS).filter(|_| {
             assert_eq!(pair.a.recv(1, &mut a), 0);
             assert_eq!(pair.b.recv(2, &mut b), 0);
@@ -204,7 +204,7 @@ fn flushes_of_the_two_queues_interleave() {
         let mixed = (0..8).filter(|seed| {
             let pair = pair_of(*seed, rule, Sizes::default());
             let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-            let mut sge = whole(pair.a.register(&from, ALL_RIGHTS));
+            let mut sge = element_of(pair.a.register(&from, ALL_RIGHTS));
             let to = pair.b.register(&to, ALL_RIGHTS);
             pair.b.fail();
             for wr_id in 0..4 {
@@ -228,7 +228,7 @@ fn completions_of_a_destroyed_queue_pair_vanish() {
         let lost = (0..ROUNDS / 4).filter(|seed| {
             let pair = pair_of(*seed, rule, Sizes::default());
             let bytes = Bytes::new(8, 0);
-            let mut sge = whole(pair.a.register(&bytes, ALL_RIGHTS));
+            let mut sge = element_of(pair.a.register(&bytes, ALL_RIGHTS));
             assert_eq!(pair.a.recv(1, &mut sge), 0);
             pair.a.fail();
             assert_eq!(c!(ffi::ibv_destroy_qp(pair.a.qp)), 0);
@@ -243,7 +243,7 @@ fn local_key_is_no_remote_key() {
     let status = |rule, key: fn(*mut ffi::ibv_mr) -> u32| {
         let pair = pair(rule, Sizes::default());
         let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-        let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
+        let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
         let to = pair.b.register(&to, ALL_RIGHTS);
         let mut wr = remote_request(WRITE, 1, &mut from, to);
         wr.wr.rdma.rkey = key(to);
@@ -275,8 +275,8 @@ fn start_of_the_header_of_a_datagram_is_undefined() {
             },
         );
         let (from, to) = (Bytes::new(8, 1), Bytes::new(48, 0));
-        let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
-        let mut sge = whole(pair.b.register(&to, ALL_RIGHTS));
+        let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
+        let mut sge = element_of(pair.b.register(&to, ALL_RIGHTS));
         let mut path = pair.a.path_to(&pair.b);
         let ah = c!(ffi::ibv_create_ah(pair.a.pd, &raw mut path));
         let garbage = (0..ROUNDS).map(|_| {
@@ -319,8 +319,8 @@ fn numbers_of_two_devices_are_equal() {
 fn changed_messages(rule: Option<Rule>, waits: bool) -> u64 {
     let pair = pair(rule, Sizes::default());
     let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-    let mut from_sge = whole(pair.a.register(&from, ALL_RIGHTS));
-    let mut to_sge = whole(pair.b.register(&to, ALL_RIGHTS));
+    let mut from_sge = element_of(pair.a.register(&from, ALL_RIGHTS));
+    let mut to_sge = element_of(pair.b.register(&to, ALL_RIGHTS));
     let changed = (0..ROUNDS).filter(|wr_id| {
         from.set(0, 1);
         assert_eq!(pair.b.recv(*wr_id, &mut to_sge), 0);
@@ -348,9 +348,9 @@ fn memory_is_read_after_the_post() {
 fn stale_messages(rule: Option<Rule>, flags: ibv_send_flags) -> u64 {
     let pair = pair(rule, Sizes::default());
     let (buffer, source, to) = (Bytes::new(8, 0), Bytes::new(8, 9), Bytes::new(8, 0));
-    let mut sge = whole(pair.a.register(&buffer, ALL_RIGHTS));
+    let mut sge = element_of(pair.a.register(&buffer, ALL_RIGHTS));
     let source = pair.b.register(&source, ALL_RIGHTS);
-    let mut to_sge = whole(pair.b.register(&to, ALL_RIGHTS));
+    let mut to_sge = element_of(pair.b.register(&to, ALL_RIGHTS));
     let stale = (0..ROUNDS).filter(|_| {
         buffer.set(0, 0);
         assert_eq!(pair.b.recv(1, &mut to_sge), 0);
@@ -382,7 +382,7 @@ fn flushed_receive_has_changed_bytes() {
         let changed = (0..ROUNDS / 4).filter(|seed| {
             let pair = pair_of(*seed, rule, Sizes::default());
             let bytes = Bytes::new(64, 5);
-            let mut sge = whole(pair.a.register(&bytes, ALL_RIGHTS));
+            let mut sge = element_of(pair.a.register(&bytes, ALL_RIGHTS));
             assert_eq!(pair.a.recv(1, &mut sge), 0);
             pair.a.fail();
             pair.a.wait();
@@ -397,7 +397,7 @@ fn full_queue_is_reported_with_either_sign() {
     shown_by(Rule::ErrnoSign, |rule| {
         let pair = pair(rule, Sizes::default());
         let bytes = Bytes::new(8, 0);
-        let mut sge = whole(pair.a.register(&bytes, ALL_RIGHTS));
+        let mut sge = element_of(pair.a.register(&bytes, ALL_RIGHTS));
         (0..16).for_each(|wr_id| assert_eq!(pair.a.recv(wr_id, &mut sge), 0));
         let refusals: Vec<c_int> = (0..16).map(|wr_id| pair.a.recv(wr_id, &mut sge)).collect();
         assert!(refusals.iter().all(|ret| ret.abs() == libc::ENOMEM));
@@ -441,7 +441,7 @@ fn list_fails_in_its_middle() {
     shown_by(Rule::Batch, |rule| {
         let pair = pair(rule, Sizes::default());
         let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-        let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
+        let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
         let to = pair.b.register(&to, ALL_RIGHTS);
         let failed = (0..ROUNDS).filter(|_| {
             let mut second = remote_request(WRITE, 2, &mut from, to);
