@@ -193,10 +193,18 @@ fn soft_roce(seconds: u32, cpus: Option<&str>, options: &[&str]) -> Command {
 fn printed(output: Output) -> Printed {
     let stdout = String::from_utf8(output.stdout).expect("the guests printed something else");
     let stderr = String::from_utf8_lossy(&output.stderr);
+    // A log may keep only the first line of a failure.
+    let last = |prefix: &str| {
+        let mut lines = stdout.lines().rev();
+        lines.find(|line| line.starts_with(prefix)).unwrap_or("-")
+    };
     assert!(
         output.status.success(),
-        "{}\n{stdout}\n{stderr}",
-        output.status
+        "{}; {}; {}; {}\n{stdout}\n{stderr}",
+        output.status,
+        last("a| "),
+        last("b| "),
+        stderr.lines().last().unwrap_or("-")
     );
     let of = |prefix: &str| {
         stdout

@@ -255,11 +255,14 @@ def flow(own, peer, seconds, pace):
 # Seconds without progress over a faulty link, whose connections may break again and again.
 FAULTY_LINK_LIMIT = 150
 
+# Message of a side after the acknowledgement of all of its messages.
+END = b"end"
+
 
 def hashes(own, peer, count):
     sock, peer, count = open_socket(own), parse(peer), int(count)
     meet(sock, peer)
-    sent, received, sent_sum, received_sum, progress = 0, 0, 0, 0, time.monotonic()
+    sent, received, sent_sum, received_sum, progress, is_over = 0, 0, 0, 0, time.monotonic(), False
     while sent < count or received < count:
         before = sent, received
         sock.poll(select.POLLIN, 0.01)
@@ -277,17 +280,25 @@ def hashes(own, peer, count):
                 data = sock.recv(4096).data
             except BlockingIOError:
                 break
-            if data not in (b"", HELLO):
+            is_over = is_over or data == END
+            if data not in (b"", HELLO, END):
                 received, received_sum = received + 1, zlib.crc32(data, received_sum)
         if before != (sent, received):
             progress = time.monotonic()
-        assert time.monotonic() < progress + FAULTY_LINK_LIMIT, f"sent {sent}, received {received}"
+        assert time.monotonic() < progress + FAULTY_LINK_LIMIT, f"{links(sock)}\nsent {sent}, received {received}"
     while waiting(sock):
-        assert time.monotonic() < progress + FAULTY_LINK_LIMIT, f"{waiting(sock)} are not acknowledged\n{links(sock)}"
+        assert time.monotonic() < progress + FAULTY_LINK_LIMIT, f"{links(sock)}\n{waiting(sock)} are not acknowledged"
         time.sleep(0.05)
-    # A host that leaves sends no acknowledgement again.
-    while sock.recv_soon(4096, seconds=progress + FAULTY_LINK_LIMIT - time.monotonic()).data != b"end":
-        pass
+    # After a lost connection, messages are repeated although the peer has received them, and a process that has left
+    # acknowledges nothing: the peer stays until this message.
+    sock.send_soon(END, peer)
+    limit = time.monotonic() + FAULTY_LINK_LIMIT
+    while not is_over:
+        got = sock.recv_soon(4096, seconds=limit - time.monotonic())
+        is_over = got.data == END
+    # Closing the socket would discard the message. The peer that has received it may leave before its acknowledgement arrives.
+    while waiting(sock) and time.monotonic() < limit:
+        time.sleep(0.05)
     print(f"hashed sent {sent} {sent_sum} received {received} {received_sum}")
 
 

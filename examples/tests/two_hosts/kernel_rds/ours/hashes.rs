@@ -11,17 +11,13 @@ use anyhow::{Result, ensure};
 use crc32fast::Hasher;
 use rds::Socket;
 
-use super::{HELLO, TIMEOUT, next_message, open, pattern, synchronize, wait_for_acks};
+use super::{ACK_TIMEOUT, HELLO, links, next_message, open, pattern, synchronize, wait_for_acks};
 
 /// Length of a message.
 const LEN: usize = 64;
 
-/// The message after all acknowledgements.
+/// The message of a side after the acknowledgement of all of its messages.
 const END: &[u8] = b"end";
-
-/// Time for the delivery of [`END`] over a faulty link, which may have to be connected again. Until then, the kernel's host may
-/// repeat messages whose acknowledgement was lost.
-const GRACE: Duration = Duration::from_secs(150);
 
 /// The messages of one direction.
 #[derive(Default)]
@@ -55,12 +51,13 @@ pub(super) fn run(local: SocketAddr, peer: SocketAddr, count: u32) -> Result<()>
     synchronize(&socket, peer)?;
     socket.set_nonblocking(true);
     let (mut sent, mut received) = (Direction::default(), Direction::default());
-    let mut progress = Instant::now();
+    let (mut progress, mut is_over) = (Instant::now(), false);
     while sent.count < count || received.count < count {
         let before = (sent.count, received.count);
         while sent.count < count && send(&socket, peer, &mut sent)? {}
         while let Some(bytes) = next_message(&socket)? {
-            if bytes != HELLO {
+            is_over |= bytes == END;
+            if bytes != HELLO && bytes != END {
                 received.add(&bytes);
             }
         }
@@ -68,26 +65,31 @@ pub(super) fn run(local: SocketAddr, peer: SocketAddr, count: u32) -> Result<()>
             progress = Instant::now();
         }
         ensure!(
-            progress.elapsed() < TIMEOUT,
-            "sent {}, received {}",
+            progress.elapsed() < ACK_TIMEOUT,
+            "sent {}, received {}; {}",
             sent.count,
-            received.count
+            received.count,
+            links(&socket)?
         );
         thread::sleep(Duration::from_millis(1));
     }
     wait_for_acks(&socket)?;
-    // The kernel's host stays until then, and may leave before the message is acknowledged.
     socket.send_to(END, peer)?;
+    // After a lost connection, the kernel repeats messages although they were received. A process that has left acknowledges
+    // nothing, so the kernel's side reports the acknowledgement of its messages.
     let sent_at = Instant::now();
-    while socket.queued()?.0 > 0 && sent_at.elapsed() < GRACE {
+    while !is_over || socket.queued()?.0 > 0 {
+        is_over |= next_message(&socket)?.is_some_and(|bytes| bytes == END);
+        ensure!(
+            sent_at.elapsed() < ACK_TIMEOUT,
+            "the end has arrived: {is_over}; {}",
+            links(&socket)?
+        );
         thread::sleep(Duration::from_millis(10));
     }
-    println!(
-        "{} bytes not acknowledged {:?} after the end; connections: {:?}",
-        socket.queued()?.0,
-        sent_at.elapsed(),
-        socket.engine().connection_stats()?
-    );
+    println!("{}", links(&socket)?);
+    // For the acknowledgement of the last message.
+    thread::sleep(Duration::from_secs(2));
     println!(
         "hashed sent {} {} received {} {}",
         sent.count,

@@ -16,7 +16,7 @@ use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -25,6 +25,9 @@ use rds::{Cookie, Event, ExportOptions, Message, Rdma, SendOptions, Socket, Stat
 
 /// Time-out of every step.
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Time-out of acknowledgements. Over a faulty link, connections may break again and again.
+const ACK_TIMEOUT: Duration = Duration::from_secs(150);
 
 const SIZES: [usize; 11] = [
     0,
@@ -275,12 +278,23 @@ fn next_message(socket: &Socket) -> Result<Option<Vec<u8>>> {
 
 /// Waits for acknowledgements, because dropping the socket discards messages.
 fn wait_for_acks(socket: &Socket) -> Result<()> {
+    let start = Instant::now();
     while socket.queued()?.0 > 0 {
+        ensure!(start.elapsed() < ACK_TIMEOUT, "{}", links(socket)?);
         thread::sleep(Duration::from_millis(10));
     }
     // The peer's last message requires an acknowledgement.
     thread::sleep(Duration::from_secs(2));
     Ok(())
+}
+
+/// The state of the connections, for a failure.
+fn links(socket: &Socket) -> Result<String> {
+    Ok(format!(
+        "{} bytes not acknowledged; connections: {:?}",
+        socket.queued()?.0,
+        socket.engine().connection_stats()?
+    ))
 }
 
 /// Reads or writes the client's memory.
