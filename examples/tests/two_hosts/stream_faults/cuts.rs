@@ -193,7 +193,7 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
         &clients.join(" "),
     );
     let wrong = complaints(&all, &printed.a, &printed.b, 0);
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 /// A host drops all incoming packets, but device and addresses keep their state.

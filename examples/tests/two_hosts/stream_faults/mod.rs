@@ -17,10 +17,15 @@ const KILLED: &[(&str, &[&str])] = &[
     ("sending", &["ConnectionReset, ConnectionReset"]),
     ("polling", &["ConnectionReset, ConnectionReset"]),
     ("transferring", &["ConnectionReset"]),
-    // Both sides may have shut down before the kill.
+    // Both sides may have shut down before the kill. If only the killed side has, its end is read, and the shutdown of this side
+    // fails, as TCP's is answered by a reset.
     (
         "ending",
-        &["end, BrokenPipe", "ConnectionReset, ConnectionReset"],
+        &[
+            "end, BrokenPipe",
+            "end, ConnectionReset",
+            "ConnectionReset, ConnectionReset",
+        ],
     ),
 ];
 
@@ -94,7 +99,7 @@ fn complaints(cases: &[Case], a: &[String], b: &[String], first: usize) -> Vec<S
             let complaint = complaint(&name, lines, ends);
             let received = complaint.as_deref().unwrap_or("ok");
             println!("  {}: {received}", case.name);
-            wrong.extend(complaint);
+            wrong.extend(complaint.map(|ends| format!("{}: {ends}", case.name)));
         }
     }
     wrong
@@ -118,7 +123,7 @@ fn stream_with_killed_peer_fails() {
         &clients.join("; "),
     );
     let wrong = complaints(&cases, &printed.a, &printed.b, 0);
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]
@@ -159,7 +164,7 @@ fn streams_survive_exhaustion_and_report_device_removal() {
         println!("  {name}: {}", complaint.as_deref().unwrap_or("ok"));
         wrong.extend(complaint);
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty(), "{wrong:?}");
     assert_eq!(printed.a.last().map(String::as_str), Some("links "));
 }
 
