@@ -194,6 +194,9 @@ def stale(own):
 # Number of the last message of a side, and of the answer.
 LAST, HEARD = 1 << 63, 1 << 62
 
+# Seconds for the acknowledgement of the answer, over a connection that may have to be established again.
+LAST_ACK = 30
+
 
 def flow(own, peer, seconds, pace):
     """Sends numbered messages, at intervals of `pace` seconds."""
@@ -205,7 +208,8 @@ def flow(own, peer, seconds, pace):
     last_seen, is_last_sent, is_heard, owes = time.monotonic(), False, False, False
     peer_is_over = None
     quiet = None
-    while quiet is None or time.monotonic() < quiet:
+    # Closing the socket would discard the answer to the peer's last message. The peer may leave before it acknowledges it.
+    while quiet is None or time.monotonic() < quiet or waiting(sock) and time.monotonic() < quiet + LAST_ACK:
         now = time.monotonic()
         if now > end + 90:
             raise TimeoutError(f"sent {sent}, seen {seen}, {is_last_sent} {is_heard} {peer_is_over} {wrong}")

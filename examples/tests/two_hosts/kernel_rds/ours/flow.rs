@@ -16,6 +16,9 @@ use super::{HELLO, next_message, open, pattern, synchronize};
 const LAST: u64 = 1 << 63;
 const HEARD: u64 = 1 << 62;
 
+/// Time for the acknowledgement of the answer, over a connection that may have to be established again.
+const LAST_ACK: Duration = Duration::from_secs(30);
+
 #[derive(Default)]
 struct Side {
     sent: u64,
@@ -87,6 +90,16 @@ impl Side {
     }
 }
 
+/// Whether the quiet time after the exchange has passed. Dropping the socket would discard the answer to the peer's last message,
+/// and the peer may leave before it acknowledges the answer.
+fn may_leave(socket: &Socket, quiet: Option<Instant>) -> Result<bool> {
+    let grace = match socket.queued()?.0 {
+        0 => Duration::ZERO,
+        _ => LAST_ACK,
+    };
+    Ok(quiet.is_some_and(|quiet| Instant::now() >= quiet + grace))
+}
+
 pub(super) fn run(local: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
     // The check is on used memory, without the kernel's rounding up to huge pages.
     rustix::thread::disable_transparent_huge_pages(true)?;
@@ -101,7 +114,7 @@ pub(super) fn run(local: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) 
     let mut side = Side::default();
     let mut memory = None;
     let mut quiet = None;
-    while quiet.is_none_or(|quiet| Instant::now() < quiet) {
+    while !may_leave(&socket, quiet)? {
         let now = Instant::now();
         if memory.is_none() && now + Duration::from_secs_f64(seconds * 0.9) >= end {
             memory = Some(resident()?);
