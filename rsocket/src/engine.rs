@@ -20,7 +20,10 @@ use std::{
 };
 
 use cm::{ConnectFailure, ConnectRequest, Event, EventChannel, Key};
-use rustix::event::{Timespec, epoll};
+use rustix::{
+    event::{Timespec, epoll},
+    process::Pid,
+};
 use verbs::{Context, fd::wait_any_readable, panics::survive, waiting::EventFd};
 
 use crate::{
@@ -70,7 +73,7 @@ pub(crate) struct Engine {
     exit: ExitRequest,
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
-    pid: rustix::process::Pid,
+    pid: Pid,
 }
 
 /// Work of the set-up thread, in the order of the connection manager's events.
@@ -166,9 +169,10 @@ impl Engine {
         self.process == verbs::fork::fork_generation() && self.pid == rustix::process::getpid()
     }
 
-    /// Disconnects all streams; see [`disconnect_all`](crate::disconnect_all).
-    pub(crate) fn disconnect_all(&self, limit: Duration) -> bool {
-        self.exit.make(limit);
+    /// Disconnects all streams; see [`disconnect_all`](crate::disconnect_all), and with a thread
+    /// [`disconnect_at_exit`](crate::disconnect_at_exit).
+    pub(crate) fn disconnect_all(&self, limit: Duration, thread: Option<Pid>) -> bool {
+        self.exit.make(limit, thread);
         self.event_fd.notify();
         self.exit.wait(limit.saturating_add(EXIT_GRACE))
     }

@@ -5,14 +5,18 @@ use std::{
     sync::{
         Arc, Once, OnceLock,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64,
+            AtomicBool, AtomicI32, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
     time::{Duration, Instant},
 };
 
-use rustix::{event::Timespec, thread::futex};
+use rustix::{
+    event::Timespec,
+    process::Pid,
+    thread::{futex, gettid},
+};
 
 use crate::{connection::Connection, datagram::DatagramSocket, engine::Engine};
 
@@ -28,7 +32,7 @@ const MAX_LOCKED: Duration = Duration::from_secs(1);
 ///
 /// For the end of a process that has not dropped its streams, such as by [`std::process::exit`]. The exit itself waits
 /// for the data of dropped streams, at most for [`exit_linger`].
-/// Programs of C libraries need no such call: `librsocket.so` and `librspreload.so` make it at exit.
+/// Programs of C libraries need no such call: `librsocket.so` and `librspreload.so` call [`disconnect_at_exit`].
 ///
 /// A stream is waited for no longer than for its own [linger time](crate::Options::linger), and not
 /// disconnected if that is zero. Datagrams are waited for until the device has sent them. Calls of other
@@ -36,7 +40,40 @@ const MAX_LOCKED: Duration = Duration::from_secs(1);
 /// the sockets, the call does nothing. May be called in a signal handler: takes no lock and allocates
 /// nothing.
 pub fn disconnect_all(limit: Duration) -> bool {
-    Engine::running().is_none_or(|engine| engine.disconnect_all(limit))
+    Engine::running().is_none_or(|engine| engine.disconnect_all(limit, None))
+}
+
+/// Disconnects all streams like [`disconnect_all`], in the thread that ends the process.
+///
+/// Calls of other threads on the disconnected streams stay blocked after the return too, as if their threads had ended with the
+/// process: a peer that closes in answer is not reported to them. Calls of this thread return, so that a destructor cannot wait
+/// forever. After a [`shutdown`](crate::Stream::shutdown) by this thread, calls of all threads on that stream return.
+pub fn disconnect_at_exit(limit: Duration) -> bool {
+    let thread = Some(gettid());
+    Engine::running().is_none_or(|engine| engine.disconnect_all(limit, thread))
+}
+
+/// Effect of the exit of the process on calls on a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum ExitPhase {
+    /// None.
+    #[default]
+    Running,
+    /// Calls stay blocked while the stream is disconnected.
+    Disconnecting,
+    /// Calls of threads other than this one, which ends the process, stay blocked.
+    Ending(Pid),
+}
+
+impl ExitPhase {
+    /// Whether a call of the current thread stays blocked.
+    pub(crate) fn blocks(self) -> bool {
+        match self {
+            Self::Running => false,
+            Self::Disconnecting => true,
+            Self::Ending(thread) => thread != gettid(),
+        }
+    }
 }
 
 /// Default of [`exit_linger`].
@@ -81,6 +118,8 @@ pub(crate) fn wait_at_exit() {
 pub(crate) struct ExitRequest {
     state: AtomicU32,
     limit_millis: AtomicU64,
+    /// Thread that ends the process; 0 if the process may continue.
+    thread: AtomicI32,
     lost: AtomicBool,
 }
 
@@ -89,9 +128,10 @@ const REQUESTED: u32 = 1;
 
 impl ExitRequest {
     /// Makes the request, unless another thread has.
-    pub(crate) fn make(&self, limit: Duration) {
+    pub(crate) fn make(&self, limit: Duration, thread: Option<Pid>) {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         self.limit_millis.store(millis, Relaxed);
+        self.thread.store(Pid::as_raw(thread), Relaxed);
         self.state.store(REQUESTED, Release);
     }
 
@@ -121,6 +161,12 @@ impl ExitRequest {
             .then(|| Duration::from_millis(self.limit_millis.load(Relaxed)))
     }
 
+    /// The phase of streams from the request on.
+    fn phase(&self) -> ExitPhase {
+        let thread = Pid::from_raw(self.thread.load(Relaxed));
+        thread.map_or(ExitPhase::Disconnecting, ExitPhase::Ending)
+    }
+
     fn finish(&self, lost: bool) {
         self.lost.store(lost, Relaxed);
         self.state.store(IDLE, Release);
@@ -148,9 +194,9 @@ struct Leaving {
 
 impl Leaving {
     /// Disconnects, and checks for unacknowledged data. Returns whether data is lost.
-    fn check(&mut self, now: Instant) -> bool {
+    fn check(&mut self, now: Instant, phase: ExitPhase) -> bool {
         let flushed = match &self.socket {
-            LeavingSocket::Stream(connection) => connection.begin_exit(),
+            LeavingSocket::Stream(connection) => connection.begin_exit(phase),
             LeavingSocket::Datagrams(socket) => socket.begin_exit(),
         };
         if flushed == Some(true) {
@@ -167,7 +213,7 @@ impl Leaving {
         self.done
     }
 
-    /// Lets calls on the socket fail.
+    /// Lets calls on the socket fail, unless the process ends.
     fn end(&self) {
         match &self.socket {
             LeavingSocket::Stream(connection) => connection.cancel_exit(),
@@ -188,12 +234,12 @@ impl ExitProgress {
     /// Serves the request, if any. Returns the time of the next check.
     pub(crate) fn serve(&mut self, engine: &Engine) -> Option<Instant> {
         let limit = engine.exit_request().limit()?;
-        let now = Instant::now();
+        let (now, phase) = (Instant::now(), engine.exit_request().phase());
         let leaving = self
             .leaving
             .get_or_insert_with(|| leaving(engine, now, limit));
         for socket in leaving.iter_mut().filter(|socket| !socket.done) {
-            self.lost |= socket.check(now);
+            self.lost |= socket.check(now, phase);
         }
         if leaving.iter().any(|socket| !socket.done) {
             return Some(now + CHECK);

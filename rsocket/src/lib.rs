@@ -73,7 +73,7 @@ pub use cm::PathRecord;
 pub use datagram::RecvMeta;
 pub use device::ProtectionGroup;
 pub use errno::errno;
-pub use exit::{disconnect_all, exit_linger};
+pub use exit::{disconnect_all, disconnect_at_exit, exit_linger};
 pub use failure::ConnectionFailure;
 pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;

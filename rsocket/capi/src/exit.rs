@@ -12,14 +12,14 @@ pub(crate) fn prepare() {
     PREPARED.store(true, Relaxed);
 }
 
-/// Disconnects all sockets because the process exits; see [`rsocket::disconnect_all`]. Returns whether the peers
-/// have acknowledged all data.
+/// Disconnects all sockets because the calling thread ends the process; see [`rsocket::disconnect_at_exit`]. Returns whether the
+/// peers have acknowledged all data.
 pub fn disconnect_all() -> bool {
     if !PREPARED.load(Relaxed) {
         return true;
     }
     let limit = rsocket::exit_linger();
-    limit.is_zero() || rsocket::disconnect_all(limit)
+    limit.is_zero() || rsocket::disconnect_at_exit(limit)
 }
 
 extern "C" fn exiting() {

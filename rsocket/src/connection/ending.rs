@@ -7,6 +7,7 @@ use verbs::waiting::Source;
 
 use super::{Cause, Connection, ConnectionState};
 use crate::{
+    exit::ExitPhase,
     failure::CallError,
     proto::stream::Direction,
     trace::note,
@@ -25,6 +26,12 @@ impl Connection {
         note!(debug, state.span, ?direction, "shutting down");
         // Data received before stays readable.
         state.catch_up();
+        if let ExitPhase::Ending(_) = state.exit_phase
+            && !state.exit_phase.blocks()
+        {
+            // A destructor may wait for a thread that is blocked on the stream.
+            state.exit_phase = ExitPhase::Running;
+        }
         state.stream.shut_down(direction);
         state.process()?;
         state.wake();
@@ -57,21 +64,23 @@ impl Connection {
         Ok(state.is_flushed())
     }
 
-    /// Disconnects because the process exits. Calls of other threads stay blocked until [`cancel_exit`](Self::cancel_exit).
+    /// Disconnects because the process exits. From now on, `phase` decides about calls.
     /// Returns whether the peer has acknowledged all data, or the connection is over; `None` if another thread
     /// holds the lock. Called repeatedly.
-    pub(crate) fn begin_exit(&self) -> Option<bool> {
+    pub(crate) fn begin_exit(&self, phase: ExitPhase) -> Option<bool> {
         let mut state = self.shared.try_lock()?;
-        state.exiting = true;
+        state.exit_phase = phase;
         state.stream.shut_down(Direction::Both);
         // A failed device delivers nothing more.
         Some(state.process().is_err() || state.is_flushed())
     }
 
-    /// Ends the effect of [`begin_exit`](Self::begin_exit) on calls, without waking any.
+    /// Ends the effect of [`begin_exit`](Self::begin_exit) on calls, without waking any, unless a thread ends the process.
     pub(crate) fn cancel_exit(&self) {
-        if let Some(mut state) = self.shared.try_lock() {
-            state.exiting = false;
+        if let Some(mut state) = self.shared.try_lock()
+            && let ExitPhase::Disconnecting = state.exit_phase
+        {
+            state.exit_phase = ExitPhase::Running;
         }
     }
 

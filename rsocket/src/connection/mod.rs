@@ -27,6 +27,7 @@ use verbs::{
 use crate::{
     endpoint::{Endpoint, Pair, RECEIVES, SendWork},
     engine::Engine,
+    exit::ExitPhase,
     failure::{Cause, ConnectionFailure},
     memory::{MESSAGE, Memory},
     options::{Options, USER_TIMEOUT},
@@ -98,8 +99,8 @@ pub(crate) struct ConnectionState {
     check_at: Option<Instant>,
     /// Number of doorbells that have failed since the last success.
     failed_doorbells: u8,
-    /// The process is exiting, and calls stay blocked as if their threads had ended already.
-    exiting: bool,
+    /// While the process exits, calls stay blocked as if their threads had ended already.
+    exit_phase: ExitPhase,
     /// Zero of the stream's clock.
     start: Instant,
     key: Key,
@@ -148,7 +149,7 @@ impl Connection {
             cause: None,
             check_at: None,
             failed_doorbells: 0,
-            exiting: false,
+            exit_phase: ExitPhase::default(),
             start: Instant::now(),
             key: addrs.key,
             span: addrs.span,
@@ -295,15 +296,16 @@ impl AsFd for Connection {
 
 impl Pollable for ConnectionState {
     fn readiness(&self) -> Readiness {
-        if self.exiting {
+        if self.exit_phase.blocks() {
             return Readiness::default();
         }
         self.stream.readiness()
     }
 
     fn wake(&mut self) {
-        if !self.exiting {
-            let readiness = self.readiness();
+        // While a thread ends the process, woken calls of others block again.
+        if !matches!(self.exit_phase, ExitPhase::Disconnecting) {
+            let readiness = self.stream.readiness();
             self.waiters.wake(|interest| interest.is_met(readiness));
         }
     }
@@ -498,7 +500,7 @@ impl ConnectionState {
     fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
         let capacity = bufs.iter().map(|buf| buf.len()).sum();
         if capacity == 0 || self.stream.unread() == 0 {
-            if self.exiting && capacity > 0 {
+            if capacity > 0 && self.exit_phase.blocks() {
                 return Ok(None);
             }
             return match self.failure() {

@@ -121,7 +121,7 @@ impl ConnectionState {
         if total == 0 {
             return self.check_writable();
         }
-        while *done < total && !self.exiting {
+        while *done < total && !self.exit_phase.blocks() {
             self.check_writable()?;
             if !self.unsent.is_empty() && !self.send_unsent()? {
                 break;
@@ -153,7 +153,7 @@ impl ConnectionState {
         burst: &mut Burst,
     ) -> io::Result<Option<()>> {
         while *done < bytes.len() {
-            if self.exiting {
+            if self.exit_phase.blocks() {
                 return Ok(None);
             }
             self.check_writable()?;
@@ -185,7 +185,7 @@ impl ConnectionState {
 
     /// Retains bytes from `done` on, as many as fit into a send buffer. Returns their number.
     fn retain(&mut self, bufs: &[IoSlice<'_>], total: usize, done: usize) -> usize {
-        if self.exiting || done == total {
+        if done == total || self.exit_phase.blocks() {
             return 0;
         }
         let capacity = self.stream.settings().send_buffer as usize;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rsocket::{Family, Options, Socket, disconnect_all};
+use rsocket::{Family, Options, Socket, disconnect_all, disconnect_at_exit};
 
 use crate::{
     connected, local,
@@ -109,6 +109,35 @@ fn calls_during_disconnect_all_stay_blocked() {
     stream.shutdown(Shutdown::Both).unwrap();
     assert_eq!(reader.join().unwrap(), 0);
     assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// A peer that closes in answer wakes no thread before the process has ended.
+#[test]
+fn calls_of_other_threads_stay_blocked_after_disconnect_at_exit() {
+    let (stream, mut probe) = stalled(&Options::new(), 1);
+    let mut reading = stream.try_clone().unwrap();
+    let reader = thread::spawn(move || reading.read(&mut [0; 1]).unwrap());
+    let answering = thread::spawn(move || {
+        assert_eq!(recv_all(&mut probe, 1), DISCONNECT);
+        probe
+    });
+    assert!(disconnect_at_exit(TEST_TIMEOUT));
+    let _probe = answering.join().unwrap();
+    stream.set_nonblocking(true);
+    let calls_of_other = thread::scope(|scope| {
+        let calls = scope.spawn(|| [(&stream).read(&mut [0; 1]), (&stream).write(b"y")]);
+        calls.join().unwrap()
+    });
+    for call in calls_of_other {
+        assert_eq!(call.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+    assert!(!reader.is_finished());
+    // Calls of this thread return, and let others return, so that a destructor can wait for the thread.
+    let write = (&stream).write(b"y").unwrap_err();
+    assert_eq!(write.kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!((&stream).read(&mut [0; 1]).unwrap(), 0);
+    stream.shutdown(Shutdown::Both).unwrap();
+    assert_eq!(reader.join().unwrap(), 0);
 }
 
 #[test]
