@@ -308,9 +308,9 @@ fn half_open_connection_of_an_event_loop_times_out() {
     let (mut attempts, until) = (0, Instant::now() + TEST_TIMEOUT);
     let client = loop {
         attempts += 1;
-        let mut client = connect(&honest).unwrap();
-        match echo(&mut client) {
-            Ok(answer) => {
+        let served = connect(&honest).and_then(|mut client| Ok((echo(&mut client)?, client)));
+        match served {
+            Ok((answer, client)) => {
                 assert_eq!(answer, b"hello");
                 break client;
             }
