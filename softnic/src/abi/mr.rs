@@ -92,6 +92,9 @@ unsafe fn register(
     if card.is_some_and(|row| len as u64 > row.max_mr_size) {
         return null(libc::EINVAL);
     }
+    if len == 0 && pd.device.port.adversary().has(Rule::Zero) {
+        return null(libc::EINVAL);
+    }
     let host = addr.expose_provenance() as u64;
     // The kernel maps whole pages, so a chosen address differs from the host's by a multiple of the page size.
     if !access.contains(Access::ZERO_BASED) && !(host ^ iova).is_multiple_of(PAGE_SIZE) {

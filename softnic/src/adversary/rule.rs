@@ -96,8 +96,8 @@ rules! {
     Unfenced "unfenced" Error "ibv_post_send(3)",
     /// The memory of failed and flushed receives and reads has changed in part.
     Partial "partial" Error "ibv_post_recv(3)",
-    /// The bytes of an RDMA write come in two steps, the end first, until the acknowledgement. `ibv_query_qp_data_in_order`
-    /// answers 0.
+    /// The bytes of an RDMA write come in two steps, the end first, until the acknowledgement; those of a received message and
+    /// of a read in two steps until the completion. `ibv_query_qp_data_in_order` answers 0.
     Placement "placement" Assumption "ibv_query_qp_data_in_order(3)",
     /// A write to a region with `IBV_ACCESS_RELAXED_ORDERING` comes after a later one, never after a send, an atomic or a
     /// completion.
@@ -120,6 +120,10 @@ rules! {
     /// Numbers of queue pairs and keys of memory are issued again at once; not those of queue pairs of the connection manager,
     /// which are "maintained in a timewait state" (`rdma_get_cm_event(3)`).
     Reuse "reuse" Assumption "providers of rdma-core",
+    /// A message takes one of the four oldest receives of a shared receive queue.
+    Srq "srq" Assumption "ibv_post_srq_recv(3), which promises no order",
+    /// `ibv_dereg_mr` succeeds for a region with a bound memory window: the window is unbound.
+    BoundDereg "bound-dereg" Assumption "InfiniBand Architecture Specification, volume 1, 10.6.7.2.6",
     /// Posting functions return a negative error number, as the providers siw, erdma and cxgb4 do.
     ErrnoSign "errno-sign" Assumption "providers of rdma-core",
     /// Destroying functions take up to 2 ms.
@@ -127,6 +131,9 @@ rules! {
     /// Calls that create an object fail now and then with `ENOMEM`, `EAGAIN` or `ENOSPC`. Not a rule of
     /// [`Fabric::adversarial`](crate::Fabric::adversarial).
     Refusal "refusal" Error "ibv_create_qp(3)",
+    /// Registrations of no bytes fail with `EINVAL`, as with the drivers mlx5 and efa, and reads and writes of no bytes need a
+    /// valid key. Not a rule of [`Fabric::adversarial`](crate::Fabric::adversarial).
+    Zero "zero" Assumption "drivers of Linux",
     /// A list of requests fails in its middle with `ENOMEM`: the requests before `bad_wr` are posted. Not a rule of
     /// [`Fabric::adversarial`](crate::Fabric::adversarial).
     Batch "batch" Error "ibv_post_send(3)",
@@ -143,7 +150,7 @@ impl Rule {
     pub const fn refuses_calls(self) -> bool {
         matches!(
             self,
-            Self::Refusal | Self::Batch | Self::FailedButDone | Self::PollError
+            Self::Refusal | Self::Zero | Self::Batch | Self::FailedButDone | Self::PollError
         )
     }
 }

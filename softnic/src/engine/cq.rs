@@ -143,16 +143,17 @@ impl CompletionQueue {
         self.ready.len() + self.withheld.len()
     }
 
-    /// Keeps a completion invisible for a time, by an adversary's decision. Returns the end of that time; `None` if the
-    /// completion is visible at once.
+    /// Keeps a completion invisible for a time, by an adversary's decision, and `not_before` a time if its bytes are not in the
+    /// memory yet. Returns the end of that time; `None` if the completion is visible at once.
     pub(super) fn withhold(
         &mut self,
         completion: Completion,
         solicited: bool,
-        now: Duration,
+        (now, not_before): (Duration, Option<Duration>),
         adversary: &Adversary,
     ) -> Option<Duration> {
-        self.withheld.add((completion, solicited), now, adversary)
+        let entry = (completion, solicited);
+        self.withheld.add(entry, (now, not_before), adversary)
     }
 
     /// Takes the withheld completions whose time is over, in order.

@@ -189,13 +189,16 @@ impl KeyTable {
         self.insert(Entry::Region(region))
     }
 
-    /// Deregisters memory, unless a window is bound to the region.
-    pub(super) fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
+    /// Deregisters memory, unless a window is bound to the region; `unbinds` unbinds windows instead.
+    pub(super) fn deregister(&mut self, key: u32, unbinds: bool) -> Result<(), EngineError> {
         if !matches!(self.entry(key), Some(Entry::Region(_))) {
             return Err(EngineError::NotFound("region", key));
         }
         if self.bindings.contains_key(&key) {
-            return Err(EngineError::Busy("a memory window is bound to the region"));
+            if !unbinds {
+                return Err(EngineError::Busy("a memory window is bound to the region"));
+            }
+            self.unbind_windows(|(_, binding, _)| binding.region == key);
         }
         self.remove(key);
         Ok(())
@@ -302,13 +305,19 @@ impl KeyTable {
 
     /// Unbinds all type 2 windows of a queue pair, at destruction or reset.
     pub(super) fn unbind_all(&mut self, qp: u32) {
-        let is_of_qp = |index: &u32| match self.slots.get(index).map(|slot| slot.entry) {
-            Some(Entry::Window(window)) => {
-                window.kind == WindowKind::Type2 && window.bound.is_some_and(|(_, by)| by == qp)
-            }
+        self.unbind_windows(|(window, _, by)| window.kind == WindowKind::Type2 && by == qp);
+    }
+
+    /// Unbinds the windows whose binding, by a queue pair, is to end.
+    fn unbind_windows(&mut self, ends: impl Fn((&Window, &Binding, u32)) -> bool) {
+        let ends = |index: &u32| match self.slots.get(index).map(|slot| slot.entry) {
+            Some(Entry::Window(window)) => window
+                .bound
+                .as_ref()
+                .is_some_and(|(binding, by)| ends((&window, binding, *by))),
             _ => false,
         };
-        let unbound: Vec<_> = self.windows.iter().copied().filter(is_of_qp).collect();
+        let unbound: Vec<_> = self.windows.iter().copied().filter(ends).collect();
         for index in unbound {
             self.set_bound(index, None);
         }
@@ -542,14 +551,14 @@ mod tests {
     fn stale_key_is_refused() {
         let mut keys = KeyTable::new(&7.into());
         let old = keys.register(region(Access::REMOTE_READ)).unwrap();
-        keys.deregister(old).unwrap();
+        keys.deregister(old, false).unwrap();
         assert_eq!(keys.remote(requested(old, 0x1000, 1)), None);
         let new = keys.register(region(Access::REMOTE_READ)).unwrap();
         assert_ne!(old >> 8, new >> 8, "the index is not used again");
         assert_eq!(keys.remote(requested(old, 0x1000, 1)), None);
         assert_eq!(addr(keys.remote(requested(new, 0x1000, 1))), Some(0x9000));
         assert_eq!(
-            keys.deregister(old),
+            keys.deregister(old, false),
             Err(EngineError::NotFound("region", old))
         );
     }
@@ -594,9 +603,9 @@ mod tests {
         );
         assert_eq!(keys.remote(requested(window, 0x100f, 1)), None);
         assert_eq!(keys.remote(requested(window, 0x1010, 0x11)), None);
-        assert!(keys.deregister(mr).is_err(), "a window is bound");
+        assert!(keys.deregister(mr, false).is_err(), "a window is bound");
         keys.dealloc_window(window ^ 1).unwrap();
-        keys.deregister(mr).unwrap();
+        keys.deregister(mr, false).unwrap();
     }
 
     #[test]
@@ -632,7 +641,7 @@ mod tests {
             };
             let window = keys.alloc_window(PD, kind).unwrap();
             keys.bind(PD, 7, (window, window), binding).unwrap();
-            assert!(keys.deregister(key).is_err(), "{end}");
+            assert!(keys.deregister(key, false).is_err(), "{end}");
             assert_eq!(keys.len(), 2);
             match end {
                 0 => keys.dealloc_window(window).unwrap(),
@@ -652,10 +661,10 @@ mod tests {
         let window = keys.alloc_window(PD, WindowKind::Type2).unwrap();
         keys.bind(PD, 7, (window, window), binding).unwrap();
         keys.unbind_all(8);
-        assert!(keys.deregister(key).is_err());
+        assert!(keys.deregister(key, false).is_err());
         keys.dealloc_window(window).unwrap();
         assert!(keys.uses(PD));
-        keys.deregister(key).unwrap();
+        keys.deregister(key, false).unwrap();
         assert!(!keys.uses(PD));
         assert_eq!(keys.len(), 0);
     }

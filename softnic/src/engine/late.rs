@@ -9,15 +9,25 @@ use super::{
     transfer::scatter,
 };
 
-/// Bytes of a peer's write or atomic that are not in the memory yet.
+/// Request of bytes that are not in the memory yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A peer's write or atomic.
+    Remote,
+    /// A peer's write that later writes may overtake.
+    RemoteRelaxed,
+    /// A receive or a read, whose completion comes after the bytes.
+    Local,
+}
+
+/// Bytes that are not in the memory yet.
 #[derive(Debug)]
 struct LateWrite {
     qp: u32,
     to: HostRange,
     bytes: Vec<u8>,
     until: Duration,
-    /// Whether later writes may come before this one.
-    is_relaxed: bool,
+    cause: Cause,
 }
 
 /// Bytes written by the poll of their completion.
@@ -39,21 +49,28 @@ pub(super) struct LateAccess {
 }
 
 impl LateAccess {
-    /// Adds bytes of a write, to be written at a time.
+    /// Adds bytes to be written at a time.
     pub(super) fn add(
         &mut self,
         qp: u32,
         (to, bytes): (HostRange, Vec<u8>),
         until: Duration,
-        is_relaxed: bool,
+        cause: Cause,
     ) {
         self.writes.push(LateWrite {
             qp,
             to,
             bytes,
             until,
-            is_relaxed,
+            cause,
         });
+    }
+
+    /// Time at which all bytes of the receives and reads of a queue pair are in the memory; `None` if they are.
+    pub(super) fn completes_at(&self, qp: u32) -> Option<Duration> {
+        let writes = self.writes.iter();
+        let local = writes.filter(|write| write.qp == qp && write.cause == Cause::Local);
+        local.map(|write| write.until).max()
     }
 
     /// Adds bytes that the poll of a completion writes, and returns a number for the completion.
@@ -82,10 +99,19 @@ impl LateAccess {
 
     /// Writes the bytes of earlier requests of a queue pair; those of relaxed writes only if `all`.
     pub(super) fn settle(&mut self, qp: u32, all: bool, memory: &mut dyn Memory) {
-        self.write_due(memory, |write| write.qp == qp && (all || !write.is_relaxed));
+        self.write_due(memory, |write| {
+            write.qp == qp && (all || write.cause != Cause::RemoteRelaxed)
+        });
     }
 
-    /// Writes the bytes of all requests of peers.
+    /// Writes the bytes of the receives and reads of a queue pair: a later request may read them.
+    pub(super) fn settle_local(&mut self, qp: u32, memory: &mut dyn Memory) {
+        self.write_due(memory, |write| {
+            write.qp == qp && write.cause == Cause::Local
+        });
+    }
+
+    /// Writes the bytes of all requests.
     pub(super) fn settle_all(&mut self, memory: &mut dyn Memory) {
         self.write_due(memory, |_| true);
     }

@@ -105,9 +105,10 @@ impl Engine {
     /// Deregisters memory.
     ///
     /// # Errors
-    /// - [`EngineError::Busy`]: a memory window is bound to the region; destroy that first.
+    /// - [`EngineError::Busy`]: a memory window is bound to the region; destroy that first. An adversary unbinds the window.
     pub fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
-        self.resources.keys.deregister(key)?;
+        let unbinds = self.resources.adversary.choose(Rule::BoundDereg, 2) == 1;
+        self.resources.keys.deregister(key, unbinds)?;
         self.resources.late.forget_region(key);
         Ok(())
     }

@@ -28,6 +28,9 @@ use crate::{
 /// One event without a completion in this number of requests for a notification, by an adversary.
 const EMPTY_EVENTS: u64 = 8;
 
+/// The oldest receives of a shared queue, one of which is taken by an adversary.
+const MAX_OVERTAKEN: usize = 4;
+
 /// Subject of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
@@ -113,11 +116,12 @@ impl Resources {
             return;
         };
         completion.time = now;
-        if !self.adversary.is_kind()
-            && let Some(at) = queue.withhold(completion, solicited, now, &self.adversary)
-        {
-            self.timers.push(Reverse((at, Timer::Cq(cq))));
-            return;
+        if !self.adversary.is_kind() {
+            let times = (now, self.late.completes_at(completion.qp));
+            if let Some(at) = queue.withhold(completion, solicited, times, &self.adversary) {
+                self.timers.push(Reverse((at, Timer::Cq(cq))));
+                return;
+            }
         }
         self.publish(cq, (completion, solicited), now);
     }
@@ -183,9 +187,12 @@ impl Resources {
         Some(self.srqs.get(&srq)?.pd)
     }
 
-    /// Takes the oldest receive of a shared queue.
+    /// Takes the oldest receive of a shared queue. An adversary takes one of the four oldest.
     pub(super) fn take_shared(&mut self, id: SrqId) -> Option<RecvRequest> {
-        let (receive, below) = self.srqs.get_mut(&id)?.take();
+        let srq = self.srqs.get_mut(&id)?;
+        let count = srq.receives.len().clamp(1, MAX_OVERTAKEN);
+        let index = self.adversary.choose(Rule::Srq, count as u64);
+        let (receive, below) = srq.take(usize::try_from(index).unwrap_or(0));
         if below {
             self.events.push_back(Event::SrqLimit(id));
         }

@@ -35,9 +35,9 @@ pub(super) struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    /// Takes the oldest receive. The flag reports that the limit has been passed.
-    pub(super) fn take(&mut self) -> (Option<RecvRequest>, bool) {
-        let receive = self.receives.pop_front();
+    /// Takes a receive, 0 the oldest. The flag reports that the limit has been passed.
+    pub(super) fn take(&mut self, index: usize) -> (Option<RecvRequest>, bool) {
+        let receive = self.receives.remove(index);
         let below = receive.is_some() && self.receives.len() < self.limit;
         if below {
             self.limit = 0;

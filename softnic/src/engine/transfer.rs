@@ -64,7 +64,8 @@ pub(super) fn scatter(memory: &mut dyn Memory, ranges: &[HostRange], from: Conte
     }
 }
 
-fn scatter_bytes(memory: &mut dyn Memory, ranges: &[HostRange], mut from: &[u8]) {
+/// Copies bytes into host memory of the same length.
+pub(super) fn scatter_bytes(memory: &mut dyn Memory, ranges: &[HostRange], mut from: &[u8]) {
     for range in ranges {
         let Some((part, rest)) = from.split_at_checked(range.len) else {
             return;

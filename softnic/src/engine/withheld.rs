@@ -26,12 +26,12 @@ pub(super) struct Withheld {
 }
 
 impl Withheld {
-    /// Adds a completion to a burst in progress, or starts one by a decision of the adversary. Returns the end of the burst;
-    /// `None` if the completion is visible at once.
+    /// Adds a completion to a burst in progress, or starts one by a decision of the adversary. A burst ends `not_before` a time.
+    /// Returns the end of the burst; `None` if the completion is visible at once.
     pub(super) fn add(
         &mut self,
         entry: Entry,
-        now: Duration,
+        (now, not_before): (Duration, Option<Duration>),
         adversary: &Adversary,
     ) -> Option<Duration> {
         let is_receive = entry.0.is_receive();
@@ -45,8 +45,9 @@ impl Withheld {
                 let overtakes = || adversary.delay(Rule::RecvBeforeSend, MAX_DELAY_US);
                 if is_receive { None } else { overtakes() }
             });
-            burst.until = now + delay?;
+            burst.until = delay.map(|delay| now + delay).or(not_before)?;
         }
+        burst.until = not_before.map_or(burst.until, |at| burst.until.max(at));
         burst.entries.push_back(entry);
         Some(burst.until)
     }

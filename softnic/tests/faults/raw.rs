@@ -141,9 +141,15 @@ impl End {
     }
 
     pub(crate) fn create_qp(&self, sizes: Sizes) -> *mut ffi::ibv_qp {
+        self.create_qp_with(sizes, ptr::null_mut())
+    }
+
+    /// Creates a queue pair that takes its receives from a shared queue, if any.
+    fn create_qp_with(&self, sizes: Sizes, srq: *mut ffi::ibv_srq) -> *mut ffi::ibv_qp {
         let mut init = ffi::ibv_qp_init_attr::zeroed();
         (init.send_cq, init.recv_cq) = (self.cq, self.cq);
         init.qp_type = sizes.kind;
+        init.srq = srq;
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (sizes.send_wr, sizes.recv_wr);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (2, 2);
         init.cap.max_inline_data = 64;
@@ -331,10 +337,26 @@ impl Pair {
         let fabric = fabric.keep_objects();
         let host = |last| fabric.host(IpAddr::from([10, 9, 0, last]));
         let (a, b) = (End::new(&host(1), sizes), End::new(&host(2), sizes));
-        for (end, peer) in [(&a, &b), (&b, &a)] {
+        let pair = Self { a, b, fabric };
+        pair.connect();
+        pair
+    }
+
+    fn connect(&self) {
+        for (end, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
             end.init();
             end.bring_up(peer);
         }
-        Self { a, b, fabric }
+    }
+
+    /// Connects new queue pairs; the second end takes its receives from a shared queue of 16, which is returned.
+    pub(crate) fn share_receives(&mut self) -> *mut ffi::ibv_srq {
+        let mut init = ffi::ibv_srq_init_attr::zeroed();
+        (init.attr.max_wr, init.attr.max_sge) = (16, 1);
+        let srq = c!(ffi::ibv_create_srq(self.b.pd, &raw mut init));
+        self.a.qp = self.a.create_qp(Sizes::default());
+        self.b.qp = self.b.create_qp_with(Sizes::default(), srq);
+        self.connect();
+        srq
     }
 }

@@ -158,7 +158,7 @@ impl QueuePair {
             return self.fail_send(Status::BadResponse, ctx);
         }
         let offset = u64::from(wqe.len - rest);
-        if !self.defer_response(payload, ctx) && !self.scatter(offset, payload, ctx) {
+        if !self.defer_response(payload, ctx) && !self.scatter_response(offset, payload, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = self.requester.unacked.plus(1);
@@ -198,7 +198,7 @@ impl QueuePair {
         }
         let (end, bytes) = (wqe.end(), original.to_ne_bytes());
         let content = Content::Bytes(&bytes);
-        if !self.defer_response(content, ctx) && !self.scatter(0, content, ctx) {
+        if !self.defer_response(content, ctx) && !self.scatter_response(0, content, ctx) {
             return self.fail_send(Status::LocalProtection, ctx);
         }
         self.requester.unacked = end;
@@ -207,11 +207,15 @@ impl QueuePair {
     }
 
     /// Copies response data to the memory of the oldest request. Returns false if a key does not allow the access.
-    fn scatter(&self, offset: u64, from: Content<'_>, ctx: &mut Context<'_>) -> bool {
-        match (self.requester.wqes.front(), self.init.pd) {
-            (Some(wqe), Some(pd)) => ctx.scatter(pd, wqe.sges(), offset, from),
-            _ => false,
+    fn scatter_response(&self, offset: u64, from: Content<'_>, ctx: &mut Context<'_>) -> bool {
+        let (Some(wqe), Some(pd)) = (self.requester.wqes.front(), self.init.pd) else {
+            return false;
+        };
+        // Later requests may read the bytes.
+        if self.requester.wqes.len() > 1 {
+            return ctx.scatter(pd, wqe.sges(), offset, from);
         }
+        self.scatter((pd, wqe.sges()), offset, from, ctx)
     }
 
     /// Takes a short response of the oldest request, to be written at the poll of its completion. Returns false if the bytes

@@ -8,11 +8,12 @@ use crate::{
     adversary::{Adversary, Rule},
     engine::{
         ids::PdId,
+        late::Cause,
         memory::HostRange,
         packet::Content,
         request::Sge,
         resources::{Context, Timer},
-        transfer::{self, scatter},
+        transfer::{self, scatter, scatter_bytes},
     },
 };
 
@@ -102,7 +103,11 @@ impl QueuePair {
         if !rest.is_empty() {
             ctx.memory.write(&rest, to.part(late.part.end, rest.len()));
         }
-        let at = self.place_late((to.part(0, bytes.len()), bytes), late.rule, ctx);
+        let cause = match late.rule {
+            Rule::Relaxed => Cause::RemoteRelaxed,
+            _ => Cause::Remote,
+        };
+        let at = self.place_late((to.part(0, bytes.len()), bytes), (late.rule, cause), ctx);
         if late.rule != Rule::NotVisible {
             self.responder.delay_until(at);
         }
@@ -112,15 +117,49 @@ impl QueuePair {
     pub(super) fn place_late(
         &self,
         bytes: (HostRange, Vec<u8>),
-        rule: Rule,
+        (rule, cause): (Rule, Cause),
         ctx: &mut Context<'_>,
     ) -> Duration {
         let micros = 1 + ctx.resources.adversary.number(rule) % MAX_DELAY_US;
         let at = ctx.now + Duration::from_micros(micros);
-        let is_relaxed = rule == Rule::Relaxed;
-        ctx.resources.late.add(self.num, bytes, at, is_relaxed);
+        ctx.resources.late.add(self.num, bytes, at, cause);
         ctx.resources.timers.push(Reverse((at, Timer::Late)));
         at
+    }
+
+    /// Copies a part of a received message, or of the response to a read, to a list. An adversary may write the first half of
+    /// its first range later, before the completion. Returns false if a key does not allow the access.
+    pub(super) fn scatter(
+        &self,
+        (pd, sges): (PdId, &[Sge]),
+        offset: u64,
+        from: Content<'_>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        if ctx.resources.adversary.is_kind() {
+            return ctx.scatter(pd, sges, offset, from);
+        }
+        // The range may be that of a dropped message.
+        ctx.resources.late.settle_local(self.num, ctx.memory);
+        if ctx.resources.adversary.choose(Rule::Placement, 2) == 0 {
+            return ctx.scatter(pd, sges, offset, from);
+        }
+        let (keys, mut ranges) = (&ctx.resources.keys, Vec::new());
+        let range = (offset, from.len() as u64);
+        if !transfer::resolve(keys, pd, sges, range, true, &mut ranges) {
+            return false;
+        }
+        let mut bytes = vec![0; from.len()];
+        from.read(ctx.memory, &mut bytes);
+        if let Some(first) = ranges.first_mut() {
+            let rest = bytes.split_off(first.len.div_ceil(2));
+            let late = first.part(0, bytes.len());
+            *first = first.part(bytes.len(), first.len - bytes.len());
+            let how = (Rule::Placement, Cause::Local);
+            let _at: Duration = self.place_late((late, bytes), how, ctx);
+            scatter_bytes(ctx.memory, &ranges, &rest);
+        }
+        true
     }
 
     /// Takes bytes to be written at the poll of a completion, and returns their number; `None` if a key does not allow the

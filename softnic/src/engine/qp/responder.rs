@@ -15,8 +15,8 @@ use crate::{
         event::Event,
         ids::{CqId, PdId},
         keys::RemoteAccess,
-        memory::Atomic,
-        memory::HostRange,
+        late::Cause,
+        memory::{Atomic, HostRange},
         packet::{Content, Outgoing, Packet},
         psn::Psn,
         request::RecvRequest,
@@ -302,7 +302,7 @@ impl QueuePair {
         let late_bytes = self.defer_message(target.recv_pd, &recv, (position, packet.payload), ctx);
         let total = match late_bytes {
             Some(_) => Ok(packet.payload.len() as u64),
-            None => take_segment(target.recv_pd, &recv, received, packet.payload, ctx),
+            None => take_segment(self, (target.recv_pd, &recv), received, packet.payload, ctx),
         };
         let invalidated = packet
             .frame
@@ -413,7 +413,7 @@ impl QueuePair {
         // The whole range is checked at each packet, since the key may be removed meanwhile.
         let range = (0, reth.len.into());
         let target_range = self.remote(target.pd, &reth, range, Access::REMOTE_WRITE, ctx);
-        if reth.len > 0 {
+        if needs_key(&reth, ctx) {
             target_range.ok_or(FORBIDDEN)?;
         }
         let recv = if takes_receive {
@@ -501,7 +501,7 @@ impl QueuePair {
             .ok_or(INVALID)?;
         let range = (0, reth.len.into());
         let memory = self.remote(pd, &reth, range, Access::REMOTE_READ, ctx);
-        if reth.len > 0 {
+        if needs_key(&reth, ctx) {
             memory.ok_or(FORBIDDEN)?;
         }
         self.responder
@@ -566,7 +566,7 @@ impl QueuePair {
                 ctx.memory.read(host, &mut old);
                 let old = u64::from_ne_bytes(old);
                 let new = atomic.apply(old).to_ne_bytes().to_vec();
-                let at = self.place_late((host, new), Rule::Torn, ctx);
+                let at = self.place_late((host, new), (Rule::Torn, Cause::Remote), ctx);
                 self.responder.delay_until(at);
                 return old;
             }
@@ -729,4 +729,9 @@ impl QueuePair {
             },
         })
     }
+}
+
+/// Whether a read or a write needs a valid key: for no bytes only by an adversary.
+fn needs_key(reth: &Reth, ctx: &Context<'_>) -> bool {
+    reth.len > 0 || ctx.resources.adversary.choose(Rule::Zero, 2) == 1
 }

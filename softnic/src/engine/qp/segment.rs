@@ -1,5 +1,6 @@
 //! Packets of messages on both kinds of connections: bounds and destination of the payload.
 
+use super::QueuePair;
 use crate::{
     engine::{
         completion::Status, ids::PdId, packet::Content, request::RecvRequest, resources::Context,
@@ -10,8 +11,8 @@ use crate::{
 
 /// Copies a packet's payload into the receive at offset `received`, and returns the new number of received bytes.
 pub(super) fn take_segment(
-    pd: PdId,
-    recv: &RecvRequest,
+    qp: &QueuePair,
+    (pd, recv): (PdId, &RecvRequest),
     received: u64,
     payload: Content<'_>,
     ctx: &mut Context<'_>,
@@ -20,7 +21,7 @@ pub(super) fn take_segment(
     if end > total_len(&recv.sges) {
         return Err(Status::LocalLength);
     }
-    if !ctx.scatter(pd, &recv.sges, received, payload) {
+    if !qp.scatter((pd, &recv.sges), received, payload, ctx) {
         return Err(Status::LocalProtection);
     }
     Ok(end)

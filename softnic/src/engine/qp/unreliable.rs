@@ -98,7 +98,7 @@ impl QueuePair {
             _ if position.begins() => (self.take_receive(target, ctx)?, 0),
             _ => return None,
         };
-        let end = match take_segment(target.recv_pd, &recv, received, packet.payload, ctx) {
+        let end = match take_segment(self, (target.recv_pd, &recv), received, packet.payload, ctx) {
             Ok(end) => end,
             Err(Status::LocalLength) => {
                 self.drop_too_long(recv, target, ctx);
@@ -198,7 +198,7 @@ impl QueuePair {
             return self.drop_too_long(recv, target, ctx);
         }
         let status = if ctx.scatter(pd, &recv.sges, 0, Content::Bytes(&grh))
-            && ctx.scatter(pd, &recv.sges, GRH_LEN as u64, packet.payload)
+            && self.scatter((pd, &recv.sges), GRH_LEN as u64, packet.payload, ctx)
         {
             Status::Success
         } else {
