@@ -7,7 +7,7 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as access, ibv_wc_opcode, ibv_wc
 use softnic::Rule;
 
 use crate::{
-    raw::{ALL_RIGHTS, Bytes, End, Pair, SEND, Sizes, WRITE, c, remote_request, request, whole},
+    raw::{ALL_RIGHTS, Bytes, End, SEND, Sizes, WRITE, c, remote_request, request, whole},
     rules::{ROUNDS, pair, pair_of, shown_by},
 };
 

@@ -349,6 +349,19 @@ impl Pair {
         }
     }
 
+    /// Connects another queue pair of each end, and returns the one of the first.
+    pub(crate) fn connect_again(&self) -> End {
+        let [a, b] = [&self.a, &self.b].map(|end| End {
+            qp: end.create_qp(Sizes::default()),
+            ..*end
+        });
+        for (end, peer) in [(&a, &b), (&b, &a)] {
+            end.init();
+            end.bring_up(peer);
+        }
+        a
+    }
+
     /// Connects new queue pairs; the second end takes its receives from a shared queue of 16, which is returned.
     pub(crate) fn share_receives(&mut self) -> *mut ffi::ibv_srq {
         let mut init = ffi::ibv_srq_init_attr::zeroed();
