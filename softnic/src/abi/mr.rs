@@ -22,7 +22,7 @@ use crate::{
     card::Card,
     check::Parent,
     engine::{Access, Region},
-    fabric::{ObjectCharge, Resource, locked},
+    fabric::{ObjectCharge, Port, Resource, locked},
 };
 
 /// A memory region.
@@ -71,6 +71,14 @@ fn rights(pd: &Pd, access: u32) -> Result<Access, c_int> {
     Ok(access)
 }
 
+/// Whether the device registers as many bytes.
+fn takes_length(port: &Port, len: usize) -> bool {
+    let card = port.card().map(Card::specification);
+    let is_too_long = card.is_some_and(|row| len as u64 > row.max_mr_size);
+    let is_too_short = len == 0 && port.adversary().has(Rule::Zero);
+    !(is_too_long || is_too_short)
+}
+
 /// Registers memory for access by the engine until the deregistration. The caller keeps the memory valid until then.
 ///
 /// # Safety
@@ -88,11 +96,7 @@ unsafe fn register(
         Err(errno) => return null(errno),
     };
     let HostMemory { addr, len, .. } = memory;
-    let card = pd.device.port.card().map(Card::specification);
-    if card.is_some_and(|row| len as u64 > row.max_mr_size) {
-        return null(libc::EINVAL);
-    }
-    if len == 0 && pd.device.port.adversary().has(Rule::Zero) {
+    if !takes_length(&pd.device.port, len) {
         return null(libc::EINVAL);
     }
     let host = addr.expose_provenance() as u64;
