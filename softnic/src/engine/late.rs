@@ -16,7 +16,7 @@ pub(super) enum Cause {
     Remote,
     /// A peer's write that later writes may overtake.
     RemoteRelaxed,
-    /// A receive or a read, whose completion comes after the bytes.
+    /// A receive, a read, or a write with immediate data, whose completion comes after the bytes.
     Local,
 }
 
@@ -64,6 +64,12 @@ impl LateAccess {
             until,
             cause,
         });
+    }
+
+    /// Orders the bytes of the writes to a queue pair before its next completion.
+    pub(super) fn precede_completion(&mut self, qp: u32) {
+        let of_qp = self.writes.iter_mut().filter(|write| write.qp == qp);
+        of_qp.for_each(|write| write.cause = Cause::Local);
     }
 
     /// Time at which all bytes of the receives and reads of a queue pair are in the memory; `None` if they are.

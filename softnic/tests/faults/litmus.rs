@@ -109,6 +109,37 @@ fn outcomes<T: Ord>(rights: u32, run: impl Fn(&Program, &mut BTreeSet<T>)) -> Ve
     outcomes.into_iter().collect()
 }
 
+/// The outcomes of one request of 8 bytes, as the processor of the memory's host sees them at any time before the completion: the
+/// last byte and the first.
+fn two_bytes(op: ffi::ibv_wr_opcode) -> Vec<(u8, u8)> {
+    outcomes(ALL_RIGHTS, |program, outcomes| {
+        let (a, b) = (&program.pair.a, &program.pair.b);
+        let (from, to, receiver) = match op {
+            READ => (&program.b, &program.a, a),
+            _ => (&program.a, &program.b, b),
+        };
+        (0..8).for_each(|at| from.set(at, 1));
+        let [mut local, mut remote] = [program.a_mr, program.b_mr].map(whole);
+        (local.length, remote.length) = (8, 8);
+        assert_eq!(b.recv(2, &mut remote), 0);
+        let mut wr = remote_request(op, 1, &mut local, program.b_mr);
+        assert_eq!(a.send(&mut wr), 0);
+        while receiver.poll().is_none() {
+            outcomes.insert((to.get(7), to.get(0)));
+            assert!(program.pair.fabric.step());
+        }
+        assert_eq!((to.get(7), to.get(0)), (1, 1));
+    })
+}
+
+#[test]
+fn bytes_of_a_request_have_no_order() {
+    let write = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+    for op in [SEND, write, READ] {
+        assert_eq!(two_bytes(op), [(0, 0), (1, 0), (1, 1)], "{op:?}");
+    }
+}
+
 /// The outcomes of two writes, x and y, as the peer's processor sees them at any time: y and x.
 fn two_writes(rights: u32) -> Vec<(u8, u8)> {
     outcomes(rights, |program, outcomes| {

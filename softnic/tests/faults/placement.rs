@@ -101,46 +101,6 @@ fn last_byte_of_a_write_comes_before_the_first() {
     });
 }
 
-#[test]
-fn last_byte_of_a_message_comes_before_the_first() {
-    shown_by(Rule::Placement, |rule| {
-        let messages = Messages::new(rule, 64, ALL_RIGHTS);
-        let early = rounds().filter(|round| {
-            messages.fill(*round);
-            let mut to = whole(messages.to_mr);
-            assert_eq!(messages.pair.b.recv(1, &mut to), 0);
-            let mut from = whole(messages.from_mr);
-            assert_eq!(messages.pair.a.send(&mut request(SEND, 1, &mut from)), 0);
-            // The program polls the last byte.
-            let is_early = messages.to.get(63) == *round && messages.to.get(0) != *round;
-            // The corrected program waits for the completion.
-            messages.pair.b.wait();
-            assert!((0..64).all(|at| messages.to.get(at) == *round));
-            messages.wait(1);
-            is_early
-        });
-        early.count() as u64
-    });
-}
-
-#[test]
-fn last_byte_of_a_read_comes_before_the_first() {
-    shown_by(Rule::Placement, |rule| {
-        let messages = Messages::new(rule, 64, ALL_RIGHTS);
-        let early = rounds().filter(|round| {
-            (0..64).for_each(|at| messages.to.set(at, *round));
-            let mut target = whole(messages.from_mr);
-            let mut wr = remote_request(READ, 1, &mut target, messages.to_mr);
-            assert_eq!(messages.pair.a.send(&mut wr), 0);
-            let is_early = messages.from.get(63) == *round && messages.from.get(0) != *round;
-            messages.wait(1);
-            assert!((0..64).all(|at| messages.from.get(at) == *round));
-            is_early
-        });
-        early.count() as u64
-    });
-}
-
 /// Rounds in which a second write, the flag, is visible before the first.
 fn early_flags(rule: Option<Rule>, access: u32) -> u64 {
     let messages = Messages::new(rule, 16, access);

@@ -427,7 +427,7 @@ impl QueuePair {
         }
         if takes_receive {
             // The completion makes all bytes visible.
-            self.settle(false, ctx);
+            ctx.resources.late.precede_completion(self.num);
         }
         self.responder.incoming = Some(Incoming::Write {
             reth,
