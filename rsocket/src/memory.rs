@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     send: Buffer,
     send_buffer: usize,
     slots: usize,
+    /// Number of targets in the table whose write has completed here, at most.
+    written_targets: u32,
 }
 
 /// Total size in bytes of the grown buffers of the process.
@@ -298,7 +300,13 @@ impl Memory {
             send: send_buffer.into(),
             send_buffer: settings.send_buffer_idle as usize,
             slots: settings.slots_size(),
+            written_targets: 0,
         }
+    }
+
+    /// Takes notice of a message with which a target may have been written.
+    pub(crate) fn target_written(&mut self) {
+        self.written_targets = TARGETS.min(self.written_targets + 1);
     }
 
     /// Replaces the receive buffer with a new one of `bytes` bytes. The previous buffer stays until
@@ -347,18 +355,23 @@ impl Memory {
 
 impl Table for Memory {
     fn target(&mut self, index: u32) -> [u8; Target::SIZE] {
+        let mut entry = [0; Target::SIZE];
+        // The bytes of a write have no order before its completion (`ibv_query_qp_data_in_order(3)`).
+        if self.written_targets == 0 {
+            return entry;
+        }
         let at = index as usize * Target::SIZE;
-        // The peer's write orders the address before this word: with key and length present, the address is
-        // valid.
+        // With iWARP the next target may be in progress. Its address is in memory before this word: with key and length present,
+        // the address is valid.
         let key_and_len = self.exposed.table.load(at + 8);
         let addr = self.exposed.table.load(at);
-        let mut entry = [0; Target::SIZE];
         entry[..8].copy_from_slice(&addr.to_ne_bytes());
         entry[8..].copy_from_slice(&key_and_len.to_ne_bytes());
         entry
     }
 
     fn clear_target(&mut self, index: u32) {
+        self.written_targets = self.written_targets.saturating_sub(1);
         self.exposed
             .table
             .store(index as usize * Target::SIZE + 8, 0);

@@ -415,7 +415,7 @@ impl ConnectionState {
         let mut violated = false;
         for wc in receives.poll()? {
             progressed = true;
-            let imm_data = wc.imm_data();
+            let (imm_data, len) = (wc.imm_data(), wc.byte_len());
             match qp.complete(wc) {
                 Ok(Completed::Receive(done)) => {
                     let Ok(work) = done.into_work() else {
@@ -434,9 +434,15 @@ impl ConnectionState {
                     if stream.is_connected() {
                         qp.post_recv(work).map_err(verbs::Error::from)?;
                     }
-                    if let Some(message) = message {
-                        violated |= stream.received(Message::decode(message), memory).is_err();
+                    let Some(message) = message.map(Message::decode) else {
+                        continue;
+                    };
+                    // Without immediate data, as with iWARP, a write of its own may have come before.
+                    let may_have_target = len > 0 || imm_data.is_none();
+                    if may_have_target && matches!(message, Message::Credit(_)) {
+                        memory.target_written();
                     }
+                    violated |= stream.received(message, memory).is_err();
                 }
                 // A completion of another queue pair.
                 Ok(Completed::Send(_)) | Err(_) => {}

@@ -382,6 +382,18 @@ impl Probe {
         self.write(&[], no_target, word);
     }
 
+    /// Writes the second entry of the rsocket's table of targets, by a message with new credits.
+    pub(crate) fn grant(&mut self, target: Target, limit: u16) {
+        let table = self.peer.targets;
+        let entry = RemoteToken {
+            addr: table.addr + Target::SIZE as u64,
+            len: Target::SIZE as u64,
+            rkey: table.rkey,
+        };
+        let word = Message::Credit(limit).encode();
+        self.write(&target.encode(ByteOrder::HOST), entry, word);
+    }
+
     /// Sends data from the start of another target on.
     pub(crate) fn send_to(&mut self, bytes: &[u8], target: Target) {
         self.target = target;

@@ -9,7 +9,7 @@ use std::{
 
 use rsocket::{
     Listener, Options, Stream,
-    proto::{ByteOrder, ConnectData, Target},
+    proto::{ConnectData, Target},
 };
 
 use crate::local;
@@ -48,12 +48,7 @@ fn without_room(options: &Options) -> (Stream, Probe, Target) {
 /// Receives the byte that had room, and grants more in a target.
 fn grant(probe: &mut Probe, target: Target) {
     while probe.recv_message() != 1 {}
-    let table = Target {
-        addr: probe.peer.targets.addr + Target::SIZE as u64,
-        ..probe.peer.targets
-    };
-    assert!(probe.writes(&target.encode(ByteOrder::HOST), table));
-    probe.send_message(GRANT + 1000);
+    probe.grant(target, 1000);
 }
 
 /// Receives messages until the disconnect. Returns the number of bytes.
