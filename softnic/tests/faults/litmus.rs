@@ -10,7 +10,7 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as access, ibv_send_flags as Fla
 use softnic::Fabric;
 
 use crate::raw::{
-    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, remote_request, request, whole,
+    ALL_RIGHTS, Bytes, End, Pair, READ, SEND, Sizes, WRITE, c, element_of, remote_request, request,
 };
 
 /// Number of executions of each program.
@@ -65,7 +65,7 @@ impl Program {
         (local, remote): (usize, usize),
         flags: Flags,
     ) {
-        let mut sge = whole(self.a_mr);
+        let mut sge = element_of(self.a_mr);
         (sge.addr, sge.length) = (sge.addr + local as u64, 1);
         let mut wr = remote_request(op, 1, &mut sge, self.b_mr);
         wr.wr.rdma.remote_addr = self.b.addr() + remote as u64;
@@ -82,10 +82,10 @@ impl Program {
 
     /// Posts an empty message for the peer.
     fn send(&self) {
-        let mut none = whole(self.b_mr);
+        let mut none = element_of(self.b_mr);
         none.length = 0;
         assert_eq!(self.pair.b.recv(2, &mut none), 0);
-        let mut none = whole(self.a_mr);
+        let mut none = element_of(self.a_mr);
         none.length = 0;
         assert_eq!(self.pair.a.send(&mut request(SEND, 2, &mut none)), 0);
     }
@@ -119,7 +119,7 @@ fn two_bytes(op: ffi::ibv_wr_opcode) -> Vec<(u8, u8)> {
             _ => (&program.a, &program.b, b),
         };
         (0..8).for_each(|at| from.set(at, 1));
-        let [mut local, mut remote] = [program.a_mr, program.b_mr].map(whole);
+        let [mut local, mut remote] = [program.a_mr, program.b_mr].map(element_of);
         (local.length, remote.length) = (8, 8);
         assert_eq!(b.recv(2, &mut remote), 0);
         let mut wr = remote_request(op, 1, &mut local, program.b_mr);
@@ -285,7 +285,7 @@ fn additions_of_two_queue_pairs_are_atomic() {
     let found = outcomes(ALL_RIGHTS, |program, outcomes| {
         let second = program.pair.connect_again();
         for (end, at) in [(&program.pair.a, Y), (&second, Z)] {
-            let mut sge = whole(program.a_mr);
+            let mut sge = element_of(program.a_mr);
             (sge.addr, sge.length) = (sge.addr + at as u64, 8);
             let add = ffi::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
             let mut wr = request(add, 1, &mut sge);

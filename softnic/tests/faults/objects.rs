@@ -7,13 +7,13 @@ use ibverbs_sys::{self as ffi, ibv_access_flags as access, ibv_wc_opcode, ibv_wc
 use softnic::Rule;
 
 use crate::{
-    raw::{ALL_RIGHTS, Bytes, End, SEND, Sizes, WRITE, c, remote_request, request, whole},
+    raw::{ALL_RIGHTS, Bytes, End, SEND, Sizes, WRITE, c, element_of, remote_request, request},
     rules::{ROUNDS, pair, pair_of, shown_by},
 };
 
 /// Posts a receive of a whole region to a shared queue.
 fn post_shared(srq: *mut ffi::ibv_srq, wr_id: u64, mr: *mut ffi::ibv_mr) {
-    let mut sge = whole(mr);
+    let mut sge = element_of(mr);
     let mut wr = ffi::ibv_recv_wr::zeroed();
     wr.wr_id = wr_id;
     (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
@@ -34,7 +34,7 @@ fn receives_of_a_shared_queue_have_no_order() {
             post_shared(srq, wr_id, pair.b.register(bytes, ALL_RIGHTS));
         }
         let from = Bytes::new(8, 0);
-        let mut sge = whole(pair.a.register(&from, ALL_RIGHTS));
+        let mut sge = element_of(pair.a.register(&from, ALL_RIGHTS));
         let overtaken = (0..8).filter(|message| {
             from.set(0, *message);
             assert_eq!(pair.a.send(&mut request(SEND, 1, &mut sge)), 0);
@@ -55,7 +55,7 @@ fn bind(end: &End, mr: *mut ffi::ibv_mr) -> *mut ffi::ibv_mw {
     let mut bind = ffi::ibv_mw_bind::zeroed();
     bind.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
     let info = &mut bind.bind_info;
-    (info.mr, info.addr, info.length) = (mr, whole(mr).addr, whole(mr).length.into());
+    (info.mr, info.addr, info.length) = (mr, element_of(mr).addr, element_of(mr).length.into());
     info.mw_access_flags = access::IBV_ACCESS_REMOTE_WRITE.0;
     assert_eq!(c!(ffi::ibv_bind_mw(end.qp, window, &raw mut bind)), 0);
     let bound = end.wait();
@@ -70,7 +70,7 @@ fn region_with_a_bound_window_is_deregistered() {
         let deregistered = (0..ROUNDS / 4).filter(|seed| {
             let pair = pair_of(*seed, rule, Sizes::default());
             let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-            let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
+            let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
             let rights = ALL_RIGHTS | access::IBV_ACCESS_MW_BIND.0;
             let mr = pair.b.register(&to, rights);
             let window = bind(&pair.b, mr);
@@ -99,7 +99,7 @@ fn write_of_no_bytes_needs_a_key() {
         let refused = (0..ROUNDS / 4).filter(|seed| {
             let pair = pair_of(*seed, rule, Sizes::default());
             let (from, to) = (Bytes::new(8, 1), Bytes::new(8, 0));
-            let mut from = whole(pair.a.register(&from, ALL_RIGHTS));
+            let mut from = element_of(pair.a.register(&from, ALL_RIGHTS));
             from.length = 0;
             let mut write = remote_request(WRITE, 1, &mut from, pair.b.register(&to, ALL_RIGHTS));
             // The corrected program: a valid key.
