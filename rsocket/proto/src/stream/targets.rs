@@ -51,7 +51,7 @@ impl Targets {
     pub(super) fn take(&mut self, table: &mut impl Table, order: ByteOrder) {
         for _ in 0..TARGETS {
             let written = Target::decode(&table.target(self.entry), order);
-            // The next entry may be partially written: a length that no target has is incomplete. Such
+            // With iWARP the next entry may be partially written: a length that no target has is incomplete. Such
             // an entry must not be cleared, because the store could overwrite the device's concurrent write.
             if !self.is_part(written.len) || !self.add(written) {
                 return;
