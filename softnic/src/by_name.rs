@@ -9,7 +9,7 @@ macro_rules! parsed_by_name {
             }
         }
 
-        #[doc = concat!("Error of [`", stringify!($named), "::from_str`]: no ", $noun, " has the name.")]
+        #[doc = concat!("Error of the conversion from a text to a [`", stringify!($named), "`]: no ", $noun, " has the name.")]
         #[derive(Clone, PartialEq, Eq)]
         pub struct $unknown(String);
 

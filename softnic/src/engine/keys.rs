@@ -609,6 +609,18 @@ mod tests {
     }
 
     #[test]
+    fn window_of_a_deregistered_region_is_unbound() {
+        let mut keys = KeyTable::new(&7.into());
+        keys.reuse();
+        let (mr, window) = bind(&mut keys, WindowKind::Type1);
+        keys.deregister(mr, true).unwrap();
+        // The key of the region is issued again.
+        assert_eq!(keys.register(region(Access::MW_BIND)), Ok(mr));
+        assert_eq!(keys.remote(requested(window, 0x1010, 0x10)), None);
+        keys.deregister(mr, false).unwrap();
+    }
+
+    #[test]
     fn type_2_windows_belong_to_their_queue_pair() {
         let mut keys = KeyTable::new(&7.into());
         let (_, window) = bind(&mut keys, WindowKind::Type2);
