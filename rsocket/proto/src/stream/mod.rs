@@ -53,7 +53,7 @@ pub struct Local {
 /// The peer may write at any time, even during a read.
 pub trait Table {
     /// Reads the target at `index`; zeroes if no message since the last target can have come with one: the bytes of a write have
-    /// no order before its completion. With iWARP, where messages do not tell, reads the length first: a valid length implies a
+    /// no order before its completion. With iWARP, where messages do not distinguish, reads the length first: a valid length implies a
     /// complete entry there.
     fn target(&mut self, index: u32) -> [u8; Target::SIZE];
 
