@@ -1,0 +1,109 @@
+//! A writer: writes pages to readers under their leases.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal"
+)]
+
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+use clap::Parser;
+
+use kv_transfer::{LeaseId, Options, PageSet, Writer, WriterEvent};
+
+/// Writes pages to readers by RDMA, until all readers have ended
+#[derive(Parser)]
+#[command(name = "kv-transfer-writer")]
+struct Arguments {
+    /// Addresses of the readers
+    #[arg(required = true)]
+    readers: Vec<String>,
+    /// The port
+    #[arg(short, long, default_value_t = 7490)]
+    port: u16,
+    /// Length of a page in bytes, as at the readers
+    #[arg(long, default_value_t = 65_536)]
+    page_len: u32,
+    /// Queue pairs to each reader, at most 4
+    #[arg(long, default_value_t = 2)]
+    lanes: usize,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("{err:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let options = Options {
+        lanes: arguments.lanes,
+        ..Options::default()
+    };
+    let mut writer = Writer::new(256, arguments.page_len, options)?;
+    for reader in &arguments.readers {
+        writer.connect(
+            (reader.as_str(), arguments.port),
+            u64::from(std::process::id()),
+        )?;
+    }
+    let mut remaining = arguments.readers.len();
+    let mut pages = BTreeMap::new();
+    while remaining > 0 {
+        let Some(event) = writer.next_event(Duration::from_secs(1))? else {
+            continue;
+        };
+        match event {
+            WriterEvent::Granted {
+                lease,
+                tag,
+                pages: count,
+            } => {
+                if let Some(sources) = write(&mut writer, lease, tag, count) {
+                    pages.insert(lease, sources);
+                }
+            }
+            WriterEvent::Written(lease) => {
+                println!("{lease:?} is written");
+                give_back(&mut writer, pages.remove(&lease));
+            }
+            WriterEvent::Ended(lease, cause) => {
+                println!("{lease:?} has ended: {cause}");
+                give_back(&mut writer, pages.remove(&lease));
+            }
+            WriterEvent::Lost(peer, reason) => {
+                println!("{peer:?} has ended: {reason}");
+                remaining -= 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills pages of the cache and writes them, or cancels the lease if the cache is full.
+fn write(writer: &mut Writer, lease: LeaseId, tag: u64, count: usize) -> Option<PageSet> {
+    let Some(sources) = writer.pages().take(count) else {
+        writer.cancel(lease);
+        return None;
+    };
+    for page in sources.numbers() {
+        writer.pages().write(*page, &tag.to_le_bytes());
+    }
+    if let Err(err) = writer.write(lease, sources.numbers()) {
+        eprintln!("{lease:?}: {err:#}");
+        writer.pages().give_back(sources);
+        return None;
+    }
+    Some(sources)
+}
+
+fn give_back(writer: &mut Writer, pages: Option<PageSet>) {
+    if let Some(pages) = pages {
+        writer.pages().give_back(pages);
+    }
+}
