@@ -15,13 +15,14 @@ use crate::workspace::Workspace;
 const IN_CI: &str = "7";
 
 /// Packages, and their tests on softnic; the longest first.
-pub(super) const SUITES: [(&str, &str); 6] = [
+pub(super) const SUITES: [(&str, &str); 7] = [
     ("softnic", "rsocket_suite"),
     ("softnic", "verbs_suite"),
     ("softnic", "rds_suite"),
     ("softnic", "cm_suite"),
     ("softnic", "swarm"),
     ("kv-store", "softnic"),
+    ("kv-transfer", "softnic"),
 ];
 
 /// Schedules of each swarm, of which destroying calls take milliseconds.
