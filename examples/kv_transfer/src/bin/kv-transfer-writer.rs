@@ -6,7 +6,12 @@
     reason = "a program for the terminal"
 )]
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::Parser;
 
@@ -46,11 +51,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ..Options::default()
     };
     let mut writer = Writer::new(256, arguments.page_len, options)?;
+    // Random: process ids are the same on several hosts.
+    let session = RandomState::new().build_hasher().finish();
     for reader in &arguments.readers {
-        writer.connect(
-            (reader.as_str(), arguments.port),
-            u64::from(std::process::id()),
-        )?;
+        writer.connect((reader.as_str(), arguments.port), session)?;
     }
     let mut remaining = arguments.readers.len();
     let mut pages = BTreeMap::new();
