@@ -22,6 +22,12 @@ pub(crate) trait Turn {
     /// Waits for something to do.
     fn wait(&self, listeners: &[Self::Listener], unproven: &[Self::Stream]) -> io::Result<()>;
 
+    /// Reports a failure of the wait, and pauses.
+    fn fail(&self, err: io::Error) {
+        log::write_line(|| format!("waiting for RDMA streams failed: {err}"));
+        thread::sleep(FAILURE_PAUSE);
+    }
+
     /// Reads the proof of a stream. Returns the stream if there is more to read.
     fn read_proof(&self, stream: Self::Stream) -> Option<Self::Stream>;
 
@@ -37,9 +43,11 @@ pub(crate) fn turn<T: Turn>(acceptor: &T, unproven: &mut Vec<T::Stream>) {
     let listeners = acceptor.listeners();
     let waited = survive(|| acceptor.wait(&listeners, unproven));
     let waited = waited.unwrap_or_else(|| Err(io::Error::other("a panic")));
-    if let Err(err) = waited {
-        log::write_line(|| format!("waiting for RDMA streams failed: {err}"));
-        thread::sleep(FAILURE_PAUSE);
+    // The C library interrupts all threads at `setuid` and its kin, also those that block signals.
+    if let Err(err) = waited
+        && err.kind() != io::ErrorKind::Interrupted
+    {
+        acceptor.fail(err);
     }
     *unproven = std::mem::take(unproven)
         .into_iter()
@@ -63,6 +71,8 @@ mod tests {
     /// Records its steps, and panics in one.
     struct Recorder {
         panics_at: &'static str,
+        /// Failure of the wait.
+        waited: Option<io::ErrorKind>,
         steps: RefCell<Vec<String>>,
     }
 
@@ -83,7 +93,11 @@ mod tests {
 
         fn wait(&self, _: &[u32], _: &[u32]) -> io::Result<()> {
             self.step("wait");
-            Ok(())
+            self.waited.map_or(Ok(()), |kind| Err(kind.into()))
+        }
+
+        fn fail(&self, _: io::Error) {
+            self.step("fail");
         }
 
         fn read_proof(&self, stream: u32) -> Option<u32> {
@@ -114,12 +128,34 @@ mod tests {
         ] {
             let recorder = Recorder {
                 panics_at,
+                waited: None,
                 steps: RefCell::default(),
             };
             let mut unproven = vec![1, 2];
             turn(&recorder, &mut unproven);
-            assert_eq!(*recorder.steps.borrow(), STEPS, "{panics_at}");
+            let mut steps = recorder.steps.into_inner();
+            if panics_at == "wait" {
+                assert_eq!(steps.remove(1), "fail");
+            }
+            assert_eq!(steps, STEPS, "{panics_at}");
             assert_eq!(unproven, remaining, "{panics_at}");
+        }
+    }
+
+    #[test]
+    fn interrupted_wait_is_no_failure() {
+        for (kind, fails) in [
+            (io::ErrorKind::Interrupted, false),
+            (io::ErrorKind::OutOfMemory, true),
+        ] {
+            let recorder = Recorder {
+                panics_at: "none",
+                waited: Some(kind),
+                steps: RefCell::default(),
+            };
+            turn(&recorder, &mut vec![]);
+            let steps = recorder.steps.into_inner();
+            assert_eq!(steps.contains(&"fail".to_owned()), fails, "{kind}");
         }
     }
 }
