@@ -6,7 +6,10 @@ use std::{
     env,
     fs::{File, FileType, OpenOptions},
     io,
-    os::{fd::AsFd, unix::fs::FileTypeExt},
+    os::{
+        fd::AsFd,
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
     process,
     sync::{
         OnceLock,
@@ -14,12 +17,40 @@ use std::{
     },
 };
 
+use verbs::fd::InternalFd;
+
 /// Destination of the log.
 #[derive(Debug)]
 enum LogTarget {
     Nowhere,
     StandardError,
-    File(File),
+    File(LogFile),
+}
+
+/// A file whose number a program may close and open again for a stream, as `closefrom(3)` at the start of OpenSSH.
+#[derive(Debug)]
+struct LogFile {
+    fd: InternalFd,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl LogFile {
+    fn new(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self {
+            identity: (metadata.dev(), metadata.ino()),
+            fd: verbs::fd::raise(file.into()),
+        })
+    }
+
+    /// Writes nothing if the number has another file or socket: a forked child may have closed it.
+    fn write(&self, line: &str) {
+        let identity = rustix::fs::fstat(&self.fd).map(|stat| (stat.st_dev, stat.st_ino));
+        if identity == Ok(self.identity) {
+            write(&self.fd, line);
+        }
+    }
 }
 
 fn target() -> &'static LogTarget {
@@ -35,7 +66,8 @@ fn target() -> &'static LogTarget {
             return LogTarget::StandardError;
         }
         let file = OpenOptions::new().append(true).create(true).open(value);
-        file.map_or(LogTarget::StandardError, LogTarget::File)
+        file.and_then(LogFile::new)
+            .map_or(LogTarget::StandardError, LogTarget::File)
     })
 }
 
@@ -56,7 +88,7 @@ pub(crate) fn write_line(line: impl FnOnce() -> String) {
     match target() {
         LogTarget::Nowhere => {}
         LogTarget::StandardError => write(io::stderr(), &line()),
-        LogTarget::File(file) => write(file, &line()),
+        LogTarget::File(file) => file.write(&line()),
     }
 }
 
@@ -81,5 +113,30 @@ pub(crate) fn warn_once(line: &str) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, SeqCst) {
         warn(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::fd::AsRawFd};
+
+    use super::*;
+
+    #[test]
+    fn log_is_written_to_its_file_only() {
+        let folder = env::temp_dir().join(format!("rspreload-log-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [path, other] = ["log", "other"].map(|name| folder.join(name));
+        let log = LogFile::new(File::create(&path).unwrap()).unwrap();
+        assert!(verbs::fd::is_internal(log.fd.as_raw_fd()));
+        log.write("first");
+        let LogFile { identity, .. } = log;
+        let file = File::create(&other).unwrap();
+        let fd = verbs::fd::raise(file.into());
+        LogFile { fd, identity }.write("second");
+        let written = fs::read_to_string(&path).unwrap();
+        assert!(written.ends_with("]: first\n"), "{written}");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
