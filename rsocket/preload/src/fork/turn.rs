@@ -43,7 +43,7 @@ pub(crate) fn turn<T: Turn>(acceptor: &T, unproven: &mut Vec<T::Stream>) {
     let listeners = acceptor.listeners();
     let waited = survive(|| acceptor.wait(&listeners, unproven));
     let waited = waited.unwrap_or_else(|| Err(io::Error::other("a panic")));
-    // The C library interrupts all threads at `setuid` and its kin, also those that block signals.
+    // The C library interrupts all threads at `setuid(2)` and similar calls, also threads that block signals.
     if let Err(err) = waited
         && err.kind() != io::ErrorKind::Interrupted
     {
