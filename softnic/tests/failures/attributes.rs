@@ -26,8 +26,8 @@ impl Bound {
         let mut id = ptr::null_mut();
         let space = cm::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, and a variable for the identifier.
-        let made = unsafe { cm::rdma_create_id(channel, &raw mut id, ptr::null_mut(), space) };
-        assert_eq!(made, 0);
+        let created = unsafe { cm::rdma_create_id(channel, &raw mut id, ptr::null_mut(), space) };
+        assert_eq!(created, 0);
         let addr = verbs_addr(SocketAddrV4::new(ADDR, 0));
         // SAFETY: a live identifier, and the address of a socket.
         let bound = unsafe { cm::rdma_bind_addr(id, (&raw const addr).cast_mut().cast()) };

@@ -35,7 +35,7 @@ fn receives_of_a_shared_queue_have_no_order() {
         }
         let from = Bytes::new(8, 0);
         let mut sge = element_of(pair.a.register(&from, ALL_RIGHTS));
-        let overtaken = (0..8).filter(|message| {
+        let reordered = (0..8).filter(|message| {
             from.set(0, *message);
             assert_eq!(pair.a.send(&mut request(SEND, 1, &mut sge)), 0);
             pair.a.wait();
@@ -45,7 +45,7 @@ fn receives_of_a_shared_queue_have_no_order() {
             assert_eq!(bytes[at].get(0), *message);
             received.wr_id != u64::from(*message)
         });
-        overtaken.count() as u64
+        reordered.count() as u64
     });
 }
 

@@ -332,21 +332,21 @@ pub(crate) struct Pair {
     pub(crate) fabric: Fabric,
 }
 
+/// Connects the queue pairs of two ends.
+fn connect(a: &End, b: &End) {
+    for (end, peer) in [(a, b), (b, a)] {
+        end.init();
+        end.bring_up(peer);
+    }
+}
+
 impl Pair {
     pub(crate) fn new(fabric: Fabric, sizes: Sizes) -> Self {
         let fabric = fabric.keep_objects();
         let host = |last| fabric.host(IpAddr::from([10, 9, 0, last]));
         let (a, b) = (End::new(&host(1), sizes), End::new(&host(2), sizes));
-        let pair = Self { a, b, fabric };
-        pair.connect();
-        pair
-    }
-
-    fn connect(&self) {
-        for (end, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
-            end.init();
-            end.bring_up(peer);
-        }
+        connect(&a, &b);
+        Self { a, b, fabric }
     }
 
     /// Connects another queue pair of each end, and returns the one of the first.
@@ -355,10 +355,7 @@ impl Pair {
             qp: end.create_qp(Sizes::default()),
             ..*end
         });
-        for (end, peer) in [(&a, &b), (&b, &a)] {
-            end.init();
-            end.bring_up(peer);
-        }
+        connect(&a, &b);
         a
     }
 
@@ -369,7 +366,7 @@ impl Pair {
         let srq = c!(ffi::ibv_create_srq(self.b.pd, &raw mut init));
         self.a.qp = self.a.create_qp(Sizes::default());
         self.b.qp = self.b.create_qp_with(Sizes::default(), srq);
-        self.connect();
+        connect(&self.a, &self.b);
         srq
     }
 }
