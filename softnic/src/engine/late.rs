@@ -110,7 +110,7 @@ impl LateAccess {
         });
     }
 
-    /// Writes the bytes of the receives and reads of a queue pair: a later request may read them.
+    /// Writes the bytes of the receives and reads of a queue pair that have no completion yet.
     pub(super) fn settle_local(&mut self, qp: u32, memory: &mut dyn Memory) {
         self.write_due(memory, |write| {
             write.qp == qp && write.cause == Cause::Local
@@ -137,9 +137,10 @@ impl LateAccess {
         self.write_polled(memory, |write| write.id == id);
     }
 
-    /// Writes the bytes of all completions of a queue pair: a later request may read them.
-    pub(super) fn settle_polled(&mut self, qp: u32, memory: &mut dyn Memory) {
+    /// Writes the bytes of the receives and reads of a queue pair, completed or not: a later request may read them.
+    pub(super) fn settle_targets(&mut self, qp: u32, memory: &mut dyn Memory) {
         self.write_polled(memory, |write| write.qp == qp);
+        self.settle_local(qp, memory);
     }
 
     fn write_polled(&mut self, memory: &mut dyn Memory, is_due: impl Fn(&PolledWrite) -> bool) {

@@ -50,6 +50,23 @@ fn decide(adversary: &Adversary, len: usize, is_relaxed: bool) -> Option<Late> {
         .filter(|late| !late.part.is_empty())
 }
 
+/// The memory of a list for a payload, and the bytes of the payload; `None` if a key does not allow the access.
+fn collect(
+    (pd, sges): (PdId, &[Sge]),
+    offset: u64,
+    from: Content<'_>,
+    ctx: &mut Context<'_>,
+) -> Option<(Vec<HostRange>, Vec<u8>)> {
+    let (keys, mut ranges) = (&ctx.resources.keys, Vec::new());
+    let range = (offset, from.len() as u64);
+    if !transfer::resolve(keys, pd, sges, range, true, &mut ranges) {
+        return None;
+    }
+    let mut bytes = vec![0; from.len()];
+    from.read(ctx.memory, &mut bytes);
+    Some((ranges, bytes))
+}
+
 impl QueuePair {
     /// Whether an adversary accepts requests before the state allows them, and drops them.
     pub(super) fn drops_early(&self, ctx: &Context<'_>) -> bool {
@@ -144,13 +161,9 @@ impl QueuePair {
         if ctx.resources.adversary.choose(Rule::Placement, 2) == 0 {
             return ctx.scatter(pd, sges, offset, from);
         }
-        let (keys, mut ranges) = (&ctx.resources.keys, Vec::new());
-        let range = (offset, from.len() as u64);
-        if !transfer::resolve(keys, pd, sges, range, true, &mut ranges) {
+        let Some((mut ranges, mut bytes)) = collect((pd, sges), offset, from, ctx) else {
             return false;
-        }
-        let mut bytes = vec![0; from.len()];
-        from.read(ctx.memory, &mut bytes);
+        };
         if let Some(first) = ranges.first_mut() {
             let rest = bytes.split_off(first.len.div_ceil(2));
             let late = first.part(0, bytes.len());
@@ -171,13 +184,7 @@ impl QueuePair {
         from: Content<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NonZero<u32>> {
-        let (keys, mut ranges) = (&ctx.resources.keys, Vec::new());
-        let range = (0, from.len() as u64);
-        if !transfer::resolve(keys, pd, sges, range, true, &mut ranges) {
-            return None;
-        }
-        let mut bytes = vec![0; from.len()];
-        from.read(ctx.memory, &mut bytes);
+        let (ranges, bytes) = collect((pd, sges), 0, from, ctx)?;
         let late = &mut ctx.resources.late;
         NonZero::new(late.add_polled(self.num, sges, ranges, bytes))
     }

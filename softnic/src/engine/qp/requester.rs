@@ -218,8 +218,7 @@ impl QueuePair {
         request.signaled |= self.init.signal_all;
         self.requester.occupied += 1;
         if !ctx.resources.adversary.is_kind() {
-            ctx.resources.late.settle_polled(self.num, ctx.memory);
-            ctx.resources.late.settle_local(self.num, ctx.memory);
+            ctx.resources.late.settle_targets(self.num, ctx.memory);
         }
         let is_failed = self.state == State::Err && self.flush_after.is_none();
         if is_failed || self.state == State::Sqe {
