@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs, iter,
+    fs,
     net::SocketAddr,
     sync::mpsc,
     thread,
@@ -94,10 +94,13 @@ fn accept_after_peer_death_fails() {
     }
 }
 
+/// Number of [`withdrawn_requests`].
+const WITHDRAWN: usize = 3;
+
 /// Sends connection requests to a listener and withdraws them before an accept.
 fn withdrawn_requests(addr: SocketAddr) -> EventChannel {
     let channel = EventChannel::new().unwrap();
-    for _ in 0..3 {
+    for _ in 0..WITHDRAWN {
         let half = Halfway::new(&channel, addr);
         let key = half.active.key();
         half.active
@@ -116,7 +119,7 @@ fn listener_skips_requests_withdrawn_before_accept() {
     // A withdrawal may arrive after the request has been read. Then the accept fails, or the request is returned.
     drop(withdrawn_requests(addr));
     let client = thread::spawn(move || choices.connect(addr).unwrap());
-    let accepted = iter::repeat_with(|| listener.accept()).find_map(Result::ok);
+    let accepted = (0..=WITHDRAWN).find_map(|_| listener.accept().ok());
     assert_eq!(
         accepted.unwrap().id().local_addr(),
         client.join().unwrap().id().peer_addr()
