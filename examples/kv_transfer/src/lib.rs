@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod cause;
+mod engine;
 mod lane;
 mod lease;
 mod message;

@@ -8,10 +8,11 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use cm::{Incoming, Listener, SharedQueues};
-use verbs::{CompletionQueue, ProtectionDomain, RemoteAccess, WorkCompletion, mr::PoolBuf};
+use verbs::{RemoteAccess, WorkCompletion, mr::PoolBuf};
 
 use super::{
     cause::Cause,
+    engine::{Engine, Side},
     lane::{Lane, Outcome, Payload, buffers, post_receives},
     lease::{Lease, LeaseId},
     message::{Grant, Hello, Immediate, MAX_LEASE, MAX_PAGES, Message, Share, Welcome},
@@ -19,9 +20,6 @@ use super::{
     page::{PageSet, Pages},
     peer::{Peer, PeerId},
 };
-
-/// Interval of checks for deadlines and ended connections.
-pub(crate) const TICK: Duration = Duration::from_millis(5);
 
 /// An event at a reader.
 #[derive(Debug)]
@@ -37,15 +35,8 @@ pub enum ReaderEvent {
 /// The reader's side of a transfer.
 #[derive(Debug)]
 pub struct Reader {
-    // Queue pairs are dropped before the memory.
-    peers: BTreeMap<PeerId, WritingPeer>,
     listener: Listener<Payload, PoolBuf, SharedQueues>,
-    pages: Pages,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-    options: Options,
-    peer_count: u32,
-    events: VecDeque<ReaderEvent>,
+    engine: Engine<WritingPeer>,
 }
 
 /// A writer, as the reader knows it.
@@ -72,26 +63,9 @@ impl Reader {
         len: u32,
         options: Options,
     ) -> anyhow::Result<Self> {
-        let device = cm::devices()?
-            .into_iter()
-            .next()
-            .context("there is no RDMA device")?;
-        let pd = device.alloc_pd()?;
-        let cq = device.cq_builder(options.entries()).waitable().create()?;
-        let pages = Pages::new(&pd, count, len, RemoteAccess::WRITE)?;
-        let builder = options.builder(&cq).pd(&pd);
-        let listener = builder.listen_for(addr)?;
-        let (peers, events) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self {
-            peers,
-            listener,
-            pages,
-            pd,
-            cq,
-            options,
-            peer_count: 0,
-            events,
-        })
+        let engine = Engine::new(count, len, RemoteAccess::WRITE, options)?;
+        let listener = engine.builder().listen_for(addr)?;
+        Ok(Self { listener, engine })
     }
 
     /// The address of the listener.
@@ -101,7 +75,7 @@ impl Reader {
 
     /// The pages. Only those of [`ReaderEvent::Arrived`] have their final bytes.
     pub fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+        &mut self.engine.pages
     }
 
     /// Accepts one queue pair of a writer. Returns the writer once all its queue pairs are connected. Blocks for at most `timeout`,
@@ -125,7 +99,7 @@ impl Reader {
     /// Finds or adds the peer of a connection request.
     fn admit(&mut self, private_data: &[u8]) -> anyhow::Result<(PeerId, Hello)> {
         let hello = Hello::from_wire(private_data)?;
-        let mut peers = self.peers.values();
+        let mut peers = self.engine.peers.values();
         if let Some(writer) = peers.find(|peer| peer.session == hello.session) {
             let same = writer.peer.lane_count() == usize::from(hello.lanes);
             ensure!(
@@ -135,23 +109,22 @@ impl Reader {
             );
             return Ok((writer.id, hello));
         }
-        let max = self.options.peers;
+        let max = self.engine.options.peers;
         ensure!(
-            self.peers.len() < max,
+            self.engine.peers.len() < max,
             "there are {max} writers, the maximum"
         );
-        self.peer_count += 1;
-        let id = PeerId(self.peer_count);
+        let id = self.engine.next_id();
         let peer = WritingPeer {
             id,
             peer: Peer::new(hello.lanes.into()),
             session: hello.session,
-            connect_by: Instant::now() + self.options.ack_timeout,
+            connect_by: Instant::now() + self.engine.options.ack_timeout,
             leases: BTreeMap::new(),
             lease_count: 0,
             unanswered: Vec::new(),
         };
-        self.peers.insert(id, peer);
+        self.engine.peers.insert(id, peer);
         Ok((id, hello))
     }
 
@@ -161,17 +134,21 @@ impl Reader {
         id: PeerId,
         hello: Hello,
     ) -> anyhow::Result<Option<PeerId>> {
-        let page_len = u32::try_from(self.pages.page_len())?;
+        let page_len = u32::try_from(self.engine.pages.page_len())?;
         let welcome = Welcome {
-            token: self.pages.token(),
+            token: self.engine.pages.token(),
             page_len,
         };
-        *incoming.param_mut() = self.options.param().private_data(welcome.to_wire());
+        *incoming.param_mut() = self.engine.options.param().private_data(welcome.to_wire());
         incoming.set_key(id.key(hello.lane));
-        let pool = buffers(&self.pd)?;
+        let pool = buffers(&self.engine.pd)?;
         post_receives(&pool, |buf| incoming.post_recv(buf))?;
         let lane = Lane::new(incoming.accept()?, pool);
-        let writer = self.peers.get_mut(&id).context("the writer has ended")?;
+        let writer = self
+            .engine
+            .peers
+            .get_mut(&id)
+            .context("the writer has ended")?;
         writer.peer.connect(hello.lane.into(), lane);
         Ok(writer.peer.is_complete().then_some(id))
     }
@@ -187,7 +164,11 @@ impl Reader {
         count: usize,
         time: Duration,
     ) -> anyhow::Result<LeaseId> {
-        let writer = self.peers.get_mut(&to).context("the writer has ended")?;
+        let writer = self
+            .engine
+            .peers
+            .get_mut(&to)
+            .context("the writer has ended")?;
         ensure!(
             writer.peer.is_complete(),
             "the writer has not connected all its queue pairs"
@@ -196,7 +177,7 @@ impl Reader {
             (1..=MAX_PAGES).contains(&count),
             "{count} pages are not in 1..={MAX_PAGES}"
         );
-        let max = self.options.leases;
+        let max = self.engine.options.leases;
         ensure!(
             writer.leases.len() < max,
             "the writer has {max} leases, the maximum"
@@ -206,7 +187,7 @@ impl Reader {
             .values()
             .map(|lease| lease.pages.0.len())
             .sum();
-        let max = self.options.pages;
+        let max = self.engine.options.pages;
         ensure!(
             leased + count <= max,
             "{leased} and {count} pages are above {max}, the maximum of a writer"
@@ -216,8 +197,9 @@ impl Reader {
             "the writer has had {MAX_LEASE} leases: it must connect again"
         );
         let millis = u32::try_from(time.as_millis())?;
-        let free = self.pages.free();
+        let free = self.engine.pages.free();
         let pages = self
+            .engine
             .pages
             .take(count)
             .with_context(|| format!("{free} pages are free, not {count}"))?;
@@ -229,7 +211,7 @@ impl Reader {
             pages: pages.0.clone(),
         };
         if let Err(error) = writer.peer.push(Message::Grant(grant)) {
-            self.pages.give_back(pages);
+            self.engine.pages.give_back(pages);
             return Err(error);
         }
         writer.lease_count = lease;
@@ -245,23 +227,23 @@ impl Reader {
     /// Cancels a lease. Its pages are free at [`ReaderEvent::Ended`], once the writer is known to be done. A lease that has ended
     /// is left alone.
     pub fn cancel(&mut self, lease: LeaseId) {
-        if let Some(writer) = self.peers.get_mut(&lease.peer) {
-            writer.cancel(lease.number, Cause::Cancelled, self.options.ack_timeout);
+        if let Some(writer) = self.engine.peers.get_mut(&lease.peer) {
+            writer.cancel(
+                lease.number,
+                Cause::Cancelled,
+                self.engine.options.ack_timeout,
+            );
         }
     }
 
     /// Closes one queue pair to a writer, which continues on the others.
     pub fn close_lane(&mut self, peer: PeerId, lane: usize) {
-        if let Some(writer) = self.peers.get_mut(&peer) {
-            writer.peer.close(lane, "closed by this side");
-        }
+        self.engine.close_lane(peer, lane);
     }
 
     /// Ends a writer.
     pub fn end(&mut self, peer: PeerId) {
-        if let Some(writer) = self.peers.get_mut(&peer) {
-            writer.peer.end("ended by this side");
-        }
+        self.engine.end(peer);
     }
 
     /// Works for all writers until an event or until `timeout` has passed.
@@ -269,97 +251,27 @@ impl Reader {
     /// # Errors
     /// The completion queue has failed.
     pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<ReaderEvent>> {
-        let until = Instant::now() + timeout;
-        loop {
-            self.sweep();
-            if let Some(event) = self.events.pop_front() {
-                return Ok(Some(event));
-            }
-            let remaining = until.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return Ok(None);
-            }
-            self.poll(remaining.min(TICK))?;
-        }
-    }
-
-    fn poll(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        for wc in self.cq.wait(Some(timeout))? {
-            let Some((id, lane)) = PeerId::of(&wc) else {
-                continue;
-            };
-            let Some(writer) = self.peers.get_mut(&id) else {
-                continue;
-            };
-            if let Err(error) = writer.complete(lane, wc, &mut self.pages, &mut self.events) {
-                writer.peer.end(&format!("{error:#}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Handles deadlines and ended lanes, and sends messages.
-    fn sweep(&mut self) {
-        let now = Instant::now();
-        for writer in self.peers.values_mut() {
-            writer.expire(now, self.options.ack_timeout);
-            writer.peer.reap();
-            if let Err(error) = writer.answer().and_then(|()| writer.peer.pump()) {
-                writer.peer.end(&format!("{error:#}"));
-            }
-        }
-        let ended = self
-            .peers
-            .values()
-            .filter_map(|writer| Some((writer.id, writer.peer.lost()?.to_owned())));
-        let ended: Vec<_> = ended.collect();
-        for (id, reason) in ended {
-            let leases = self.peers.remove(&id).map(|writer| writer.leases);
-            for (number, lease) in leases.unwrap_or_default() {
-                self.pages.give_back(lease.pages);
-                let lease_id = LeaseId { peer: id, number };
-                let cause = Cause::PeerLost(reason.clone());
-                self.events.push_back(ReaderEvent::Ended(lease_id, cause));
-            }
-            self.events.push_back(ReaderEvent::Lost(id, reason));
-        }
+        self.engine.next_event(timeout)
     }
 }
 
-impl WritingPeer {
-    fn cancel(&mut self, number: u32, cause: Cause, ack_timeout: Duration) {
-        let Some(lease) = self
-            .leases
-            .get_mut(&number)
-            .filter(|lease| lease.ending.is_none())
-        else {
-            return;
-        };
-        lease.ending = Some((cause, Instant::now() + ack_timeout));
-        if let Err(error) = self.peer.push(Message::Cancel(number)) {
-            self.peer.end(&format!("{error:#}"));
-        }
+impl Side for WritingPeer {
+    type Event = ReaderEvent;
+
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 
-    /// Cancels leases at their deadline. A writer that acknowledges no cancellation is ended.
-    fn expire(&mut self, now: Instant, ack_timeout: Duration) {
-        let leases = self.leases.iter();
-        let expired = leases.filter(|(_, lease)| lease.ending.is_none() && lease.deadline <= now);
-        let expired: Vec<u32> = expired.map(|(number, _)| *number).collect();
-        for number in expired {
-            self.cancel(number, Cause::Deadline, ack_timeout);
-        }
-        let mut endings = self
-            .leases
-            .values()
-            .filter_map(|lease| lease.ending.as_ref());
-        if endings.any(|(_, until)| *until <= now) {
-            self.peer
-                .end("the writer has not acknowledged a cancellation in time");
-        }
-        if !self.peer.is_complete() && self.connect_by <= now {
-            self.peer
-                .end("the writer has not connected all its queue pairs in time");
+    fn peer_mut(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
+
+    /// Handles deadlines and ended lanes, and sends messages.
+    fn work(&mut self, options: &Options, _: &Pages, _: &mut VecDeque<ReaderEvent>) {
+        self.expire(Instant::now(), options.ack_timeout);
+        self.peer.reap();
+        if let Err(error) = self.answer().and_then(|()| self.peer.pump()) {
+            self.peer.end(&format!("{error:#}"));
         }
     }
 
@@ -408,6 +320,57 @@ impl WritingPeer {
             | Outcome::Unsent(_)
             | Outcome::Nothing => Ok(()),
             Outcome::Message(other) => bail!("unexpected message {other:?} from a writer"),
+        }
+    }
+
+    fn lost(self, reason: &str, pages: &mut Pages, events: &mut VecDeque<ReaderEvent>) {
+        for (number, lease) in self.leases {
+            pages.give_back(lease.pages);
+            let lease_id = LeaseId {
+                peer: self.id,
+                number,
+            };
+            let cause = Cause::PeerLost(reason.to_owned());
+            events.push_back(ReaderEvent::Ended(lease_id, cause));
+        }
+        events.push_back(ReaderEvent::Lost(self.id, reason.to_owned()));
+    }
+}
+
+impl WritingPeer {
+    fn cancel(&mut self, number: u32, cause: Cause, ack_timeout: Duration) {
+        let Some(lease) = self
+            .leases
+            .get_mut(&number)
+            .filter(|lease| lease.ending.is_none())
+        else {
+            return;
+        };
+        lease.ending = Some((cause, Instant::now() + ack_timeout));
+        if let Err(error) = self.peer.push(Message::Cancel(number)) {
+            self.peer.end(&format!("{error:#}"));
+        }
+    }
+
+    /// Cancels leases at their deadline. A writer that acknowledges no cancellation is ended.
+    fn expire(&mut self, now: Instant, ack_timeout: Duration) {
+        let leases = self.leases.iter();
+        let expired = leases.filter(|(_, lease)| lease.ending.is_none() && lease.deadline <= now);
+        let expired: Vec<u32> = expired.map(|(number, _)| *number).collect();
+        for number in expired {
+            self.cancel(number, Cause::Deadline, ack_timeout);
+        }
+        let mut endings = self
+            .leases
+            .values()
+            .filter_map(|lease| lease.ending.as_ref());
+        if endings.any(|(_, until)| *until <= now) {
+            self.peer
+                .end("the writer has not acknowledged a cancellation in time");
+        }
+        if !self.peer.is_complete() && self.connect_by <= now {
+            self.peer
+                .end("the writer has not connected all its queue pairs in time");
         }
     }
 

@@ -7,17 +7,17 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use verbs::{CompletionQueue, ProtectionDomain, RemoteAccess, RemoteToken, WorkCompletion};
+use verbs::{RemoteAccess, RemoteToken, WorkCompletion};
 
 use super::{
     cause::Cause,
+    engine::{Engine, Side},
     lane::{Lane, Outcome, Request, buffers, post_receives},
     lease::LeaseId,
     message::{Grant, Hello, Message, Welcome},
     options::Options,
     page::Pages,
     peer::{Peer, PeerId},
-    reader::TICK,
     shares::Shares,
 };
 
@@ -44,14 +44,7 @@ pub enum WriterEvent {
 /// The writer's side of a transfer.
 #[derive(Debug)]
 pub struct Writer {
-    // Queue pairs are dropped before the memory.
-    peers: BTreeMap<PeerId, ReadingPeer>,
-    pages: Pages,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-    options: Options,
-    peer_count: u32,
-    events: VecDeque<WriterEvent>,
+    engine: Engine<ReadingPeer>,
 }
 
 /// A reader, as the writer knows it.
@@ -73,28 +66,13 @@ impl Writer {
     /// # Errors
     /// There is no device, or memory is not available.
     pub fn new(count: u32, len: u32, options: Options) -> anyhow::Result<Self> {
-        let device = cm::devices()?
-            .into_iter()
-            .next()
-            .context("there is no RDMA device")?;
-        let pd = device.alloc_pd()?;
-        let cq = device.cq_builder(options.entries()).waitable().create()?;
-        let pages = Pages::new(&pd, count, len, RemoteAccess::empty())?;
-        let (peers, events) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self {
-            peers,
-            pages,
-            pd,
-            cq,
-            options,
-            peer_count: 0,
-            events,
-        })
+        let engine = Engine::new(count, len, RemoteAccess::empty(), options)?;
+        Ok(Self { engine })
     }
 
     /// The cache.
     pub fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+        &mut self.engine.pages
     }
 
     /// Connects all queue pairs to a reader; blocks. `session` is a number that no other writer of the reader uses.
@@ -102,9 +80,9 @@ impl Writer {
     /// # Errors
     /// Connecting failed, a bound is reached, or the reader's pages have another length.
     pub fn connect(&mut self, addr: impl ToSocketAddrs, session: u64) -> anyhow::Result<PeerId> {
-        let (max, lanes) = (self.options.peers, self.options.lanes);
+        let (max, lanes) = (self.engine.options.peers, self.engine.options.lanes);
         ensure!(
-            self.peers.len() < max,
+            self.engine.peers.len() < max,
             "there are {max} readers, the maximum"
         );
         let max_lanes = Options::MAX_LANES;
@@ -113,8 +91,7 @@ impl Writer {
             "{lanes} queue pairs are not in 1..={max_lanes}"
         );
         let addrs: Vec<_> = addr.to_socket_addrs()?.collect();
-        self.peer_count += 1;
-        let id = PeerId(self.peer_count);
+        let id = self.engine.next_id();
         let mut peer = Peer::new(lanes);
         let mut welcome = None;
         for number in 0..lanes {
@@ -129,12 +106,12 @@ impl Writer {
             token: target,
             page_len,
         } = welcome.context("no lane")?;
-        let len = self.pages.page_len();
+        let len = self.engine.pages.page_len();
         ensure!(
             page_len as usize == len,
             "the reader's pages have {page_len} bytes, not {len}"
         );
-        let (leases, max_leases) = (BTreeMap::new(), self.options.leases);
+        let (leases, max_leases) = (BTreeMap::new(), self.engine.options.leases);
         let reader = ReadingPeer {
             id,
             peer,
@@ -144,7 +121,7 @@ impl Writer {
             last_lease: 0,
             max_leases,
         };
-        self.peers.insert(id, reader);
+        self.engine.peers.insert(id, reader);
         Ok(id)
     }
 
@@ -155,20 +132,19 @@ impl Writer {
         session: u64,
         number: usize,
     ) -> anyhow::Result<(Lane, Welcome)> {
-        let (lane, lanes) = (u8::try_from(number)?, u8::try_from(self.options.lanes)?);
+        let (lane, lanes) = (
+            u8::try_from(number)?,
+            u8::try_from(self.engine.options.lanes)?,
+        );
         let hello = Hello {
             session,
             lane,
             lanes,
         };
-        let builder = self
-            .options
-            .builder(&self.cq)
-            .pd(&self.pd)
-            .key(id.key(lane));
+        let builder = self.engine.builder().key(id.key(lane));
         let mut outgoing = builder.prepare_for(addrs)?;
-        *outgoing.param_mut() = self.options.param().private_data(hello.to_wire());
-        let pool = buffers(&self.pd)?;
+        *outgoing.param_mut() = self.engine.options.param().private_data(hello.to_wire());
+        let pool = buffers(&self.engine.pd)?;
         post_receives(&pool, |buf| outgoing.post_recv(buf))?;
         let endpoint = outgoing.connect()?;
         let welcome = Welcome::from_wire(&endpoint.peer_param().private_data)?;
@@ -180,8 +156,9 @@ impl Writer {
     /// # Errors
     /// The lease has ended or has its pages already, or the pages are not those of the cache and of the lease's number.
     pub fn write(&mut self, lease: LeaseId, sources: &[u32]) -> anyhow::Result<()> {
-        let count = self.pages.count();
+        let count = self.engine.pages.count();
         let reader = self
+            .engine
             .peers
             .get_mut(&lease.peer)
             .context("the reader has ended")?;
@@ -202,13 +179,17 @@ impl Writer {
         let lanes = reader.peer.open();
         ensure!(!lanes.is_empty(), "the reader has ended");
         shares.stripe(sources, &lanes);
-        reader.work(&self.pages, &mut self.events);
+        reader.work(
+            &self.engine.options,
+            &self.engine.pages,
+            &mut self.engine.events,
+        );
         Ok(())
     }
 
     /// Cancels a lease. It has ended at [`WriterEvent::Ended`], once no write is in flight. A lease that has ended is left alone.
     pub fn cancel(&mut self, lease: LeaseId) {
-        let reader = self.peers.get_mut(&lease.peer);
+        let reader = self.engine.peers.get_mut(&lease.peer);
         let shares = reader.and_then(|reader| reader.leases.get_mut(&lease.number));
         if let Some(shares) = shares {
             shares.ending.get_or_insert(Cause::Cancelled);
@@ -217,16 +198,12 @@ impl Writer {
 
     /// Closes one queue pair to a reader: its unfinished pages are written by the others.
     pub fn close_lane(&mut self, peer: PeerId, lane: usize) {
-        if let Some(reader) = self.peers.get_mut(&peer) {
-            reader.peer.close(lane, "closed by this side");
-        }
+        self.engine.close_lane(peer, lane);
     }
 
     /// Ends a reader.
     pub fn end(&mut self, peer: PeerId) {
-        if let Some(reader) = self.peers.get_mut(&peer) {
-            reader.peer.end("ended by this side");
-        }
+        self.engine.end(peer);
     }
 
     /// Works for all readers until an event or until `timeout` has passed.
@@ -234,62 +211,37 @@ impl Writer {
     /// # Errors
     /// The completion queue has failed.
     pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<WriterEvent>> {
-        let until = Instant::now() + timeout;
-        loop {
-            self.sweep();
-            if let Some(event) = self.events.pop_front() {
-                return Ok(Some(event));
-            }
-            let remaining = until.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return Ok(None);
-            }
-            self.poll(remaining.min(TICK))?;
-        }
-    }
-
-    fn poll(&mut self, timeout: Duration) -> anyhow::Result<()> {
-        for wc in self.cq.wait(Some(timeout))? {
-            let Some((id, lane)) = PeerId::of(&wc) else {
-                continue;
-            };
-            let Some(reader) = self.peers.get_mut(&id) else {
-                continue;
-            };
-            if let Err(error) = reader.complete(lane, wc, &mut self.events) {
-                reader.peer.end(&format!("{error:#}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Handles deadlines and ended lanes, and posts writes and messages.
-    fn sweep(&mut self) {
-        for reader in self.peers.values_mut() {
-            reader.work(&self.pages, &mut self.events);
-        }
-        let ended = self
-            .peers
-            .values()
-            .filter_map(|reader| Some((reader.id, reader.peer.lost()?.to_owned())));
-        let ended: Vec<_> = ended.collect();
-        for (id, reason) in ended {
-            let leases = self.peers.remove(&id).map(|reader| reader.leases);
-            for number in leases.unwrap_or_default().into_keys() {
-                let cause = Cause::PeerLost(reason.clone());
-                self.events
-                    .push_back(WriterEvent::Ended(LeaseId { peer: id, number }, cause));
-            }
-            self.events.push_back(WriterEvent::Lost(id, reason));
-        }
+        self.engine.next_event(timeout)
     }
 }
 
-impl ReadingPeer {
+impl Side for ReadingPeer {
+    type Event = WriterEvent;
+
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    fn peer_mut(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
+
+    /// Handles deadlines and ended lanes, and posts writes and messages.
+    fn work(&mut self, _: &Options, pages: &Pages, events: &mut VecDeque<WriterEvent>) {
+        let worked = self.reap().and_then(|()| self.finish(events));
+        let worked = worked
+            .and_then(|()| self.peer.pump())
+            .and_then(|()| self.post(pages));
+        if let Err(error) = worked {
+            self.peer.end(&format!("{error:#}"));
+        }
+    }
+
     fn complete(
         &mut self,
         lane: usize,
         wc: WorkCompletion<'_>,
+        _: &mut Pages,
         events: &mut VecDeque<WriterEvent>,
     ) -> anyhow::Result<()> {
         let outcome = self.peer.complete(lane, wc)?;
@@ -307,6 +259,20 @@ impl ReadingPeer {
         }
     }
 
+    fn lost(self, reason: &str, _: &mut Pages, events: &mut VecDeque<WriterEvent>) {
+        for number in self.leases.into_keys() {
+            let lease = LeaseId {
+                peer: self.id,
+                number,
+            };
+            let cause = Cause::PeerLost(reason.to_owned());
+            events.push_back(WriterEvent::Ended(lease, cause));
+        }
+        events.push_back(WriterEvent::Lost(self.id, reason.to_owned()));
+    }
+}
+
+impl ReadingPeer {
     fn receive(
         &mut self,
         message: Message,
@@ -383,16 +349,6 @@ impl ReadingPeer {
     fn token(&self, page: u32) -> anyhow::Result<RemoteToken> {
         let start = u64::from(page) * self.page_len;
         Ok(self.target.slice(start..start + self.page_len)?)
-    }
-
-    fn work(&mut self, pages: &Pages, events: &mut VecDeque<WriterEvent>) {
-        let worked = self.reap().and_then(|()| self.finish(events));
-        let worked = worked
-            .and_then(|()| self.peer.pump())
-            .and_then(|()| self.post(pages));
-        if let Err(error) = worked {
-            self.peer.end(&format!("{error:#}"));
-        }
     }
 
     /// Asks the reader about the groups of ended lanes.
