@@ -27,7 +27,7 @@ use rustix::net::{
     },
 };
 
-use crate::{Fabric, wire::PORT};
+use crate::{Fabric, abi::use_frames_of_ipv6, wire::PORT};
 
 /// Slots of programs. Slot 0 is the keeper's, and slot 255 that of numbers of multicast groups.
 pub const SLOTS: RangeInclusive<u8> = 1..=254;
@@ -45,8 +45,8 @@ pub fn sysfs_files(addr: IpAddr, interface: &str, node: &str) -> Vec<(String, St
     Fabric::sysfs_files(addr, interface, node)
 }
 
-/// Opens a socket at the port of `RoCEv2` of an address, whose frames have identification 0 and the flag DF, as the ICRC covers
-/// them. Sockets of a keeper share the port.
+/// Opens a socket at the port of `RoCEv2` of an address. Over IPv4, its frames have identification 0 and the flag DF, as the ICRC
+/// covers them. Sockets of a keeper share the port.
 ///
 /// # Errors
 /// - [`io::ErrorKind::AddrInUse`]: another process, or the kernel's driver `rdma_rxe`, has the port.
@@ -57,7 +57,7 @@ pub fn open_port(addr: IpAddr, is_shared: bool) -> io::Result<UdpSocket> {
         IpAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    let socket = UdpSocket::from(socket_with(family, SocketType::DGRAM, flags, None)?);
     set_socket_reuseport(&socket, is_shared)?;
     bind(&socket, &SocketAddr::new(addr, PORT))?;
     match addr {
@@ -65,12 +65,15 @@ pub fn open_port(addr: IpAddr, is_shared: bool) -> io::Result<UdpSocket> {
             set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?;
             set_ip_multicast_if(&socket, &addr)?;
         }
-        IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
+        IpAddr::V6(_) => {
+            set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?;
+            use_frames_of_ipv6(&socket)?;
+        }
     }
     // With less than requested, more frames are lost and sent again.
     let _granted = set_socket_recv_buffer_size(&socket, BUFFER);
     let _granted = set_socket_send_buffer_size(&socket, BUFFER);
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// The name at which the keeper of an address accepts programs, without a file.

@@ -6,7 +6,7 @@ mod program;
 
 use std::{
     fs,
-    net::{Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv6Addr, UdpSocket},
     path::PathBuf,
     thread,
     time::Instant,
@@ -18,7 +18,7 @@ use program::{
 };
 
 /// The folder with the files of the device at an address.
-fn files_of(addr: Ipv4Addr) -> Option<PathBuf> {
+fn files_of(addr: IpAddr) -> Option<PathBuf> {
     let end = format!("-{addr}");
     let folders = fs::read_dir("/tmp").unwrap().flatten();
     let mut named = folders.map(|entry| entry.path()).filter(|path| {
@@ -134,6 +134,34 @@ fn ucmatose_runs() {
 fn udaddy_runs() {
     let addrs = [addr(10, 2), addr(10, 3)];
     exchange_by("run", addrs, &[], "udaddy -b SERVER", "udaddy -s SERVER");
+}
+
+/// Both programs at the only loopback address of IPv6. The TCP connections of pingpongs and perftest are of IPv4.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn programs_run_over_ipv6() {
+    for (server, client) in [
+        (
+            "rping -s -a SERVER -p PORT -C 20 -V",
+            "rping -c -a SERVER -p PORT -C 20 -V",
+        ),
+        ("ucmatose -b SERVER -p PORT", "ucmatose -s SERVER -p PORT"),
+        (
+            "ibv_rc_pingpong -g 0 -n 200 -p PORT",
+            "ibv_rc_pingpong -g 0 -n 200 -p PORT 127.0.0.1",
+        ),
+        (
+            "ibv_ud_pingpong -g 0 -n 200 -p PORT",
+            "ibv_ud_pingpong -g 0 -n 200 -p PORT 127.0.0.1",
+        ),
+        (
+            "ib_write_bw -F -x 0 -n 100 -p PORT",
+            "ib_write_bw -F -x 0 -n 100 -p PORT 127.0.0.1",
+        ),
+    ] {
+        let addrs = [Ipv6Addr::LOCALHOST.into(); 2];
+        exchange_between(addrs, &[], server, client);
+    }
 }
 
 /// Runs a client by `softnic check` beside a server, until one report contains all of `expected`.

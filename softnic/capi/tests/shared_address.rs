@@ -8,7 +8,7 @@ mod program;
 use std::{
     collections::BTreeSet,
     fs,
-    net::{Ipv4Addr, UdpSocket},
+    net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -30,7 +30,7 @@ struct Pair {
 
 impl Pair {
     /// Starts `rping` with a number of messages, and waits until frames flow.
-    fn start(addr: Ipv4Addr, port: u16, count: u32, folder: &Path) -> Self {
+    fn start(addr: IpAddr, port: u16, count: u32, folder: &Path) -> Self {
         let recordings = ["server", "client"].map(|side| folder.join(format!("{port}.{side}")));
         let [server, client] = recordings.each_ref().map(|file| file.to_str().unwrap());
         let words = format!("-V -a {addr} -p {port} -C {count}");
@@ -146,7 +146,7 @@ fn killed_programs_harm_no_other() {
 }
 
 /// The process of the keeper of an address, and the number of its descriptors: the same with the same programs.
-fn keeper_of(addr: Ipv4Addr) -> Option<(Pid, usize)> {
+fn keeper_of(addr: IpAddr) -> Option<(Pid, usize)> {
     let words = format!("keeper\0--detached\0{addr}\0");
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut keepers = processes.filter_map(|process| {
@@ -160,7 +160,7 @@ fn keeper_of(addr: Ipv4Addr) -> Option<(Pid, usize)> {
 }
 
 /// Kills the keeper of an address, and waits until all programs have returned to another one.
-fn kill_keeper(addr: Ipv4Addr) {
+fn kill_keeper(addr: IpAddr) {
     let (killed, fds) = keeper_of(addr).unwrap();
     kill_process(killed, Signal::KILL).unwrap();
     let deadline = Instant::now() + TEST_TIMEOUT;

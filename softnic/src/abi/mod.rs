@@ -38,6 +38,7 @@ mod signals;
 mod srq;
 mod stack;
 mod sysfs;
+mod udp;
 mod undefined;
 mod unsupported;
 mod xrcd;
@@ -48,6 +49,7 @@ pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
 pub(crate) use stack::stack;
 pub(crate) use sysfs::{SysfsFile, files as sysfs_files};
+pub(crate) use udp::use_frames_of_ipv6;
 
 use std::{ffi::c_int, ptr, sync::OnceLock};
 

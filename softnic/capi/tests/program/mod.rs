@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{self, Child, Command, Output, Stdio},
     thread,
@@ -16,9 +16,9 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// A loopback address of a test, other than those of a run of another process.
-pub(crate) fn addr(test: u8, host: u8) -> Ipv4Addr {
+pub(crate) fn addr(test: u8, host: u8) -> IpAddr {
     let [.., run] = process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | run & 0x3f, test, host)
+    IpAddr::from([127, 64 | run & 0x3f, test, host])
 }
 
 /// A free TCP port, for programs that exchange their addresses by TCP.
@@ -28,7 +28,7 @@ pub(crate) fn free_port() -> String {
 }
 
 /// Puts a TCP port and the address of a server into words, in the place of `PORT` and `SERVER`.
-pub(crate) fn with_server(words: &str, port: &str, server: Ipv4Addr) -> String {
+pub(crate) fn with_server(words: &str, port: &str, server: IpAddr) -> String {
     let words = words.replace("PORT", port);
     words.replace("SERVER", &server.to_string())
 }
@@ -57,7 +57,7 @@ pub(crate) fn compile(folder: &Path, source: &Path, options: &[&str]) -> PathBuf
 ///
 /// # Panics
 /// If the program does not end in time.
-pub(crate) fn check(addr: Ipv4Addr, options: &[&str], program: &Path, args: &[&str]) -> Output {
+pub(crate) fn check(addr: IpAddr, options: &[&str], program: &Path, args: &[&str]) -> Output {
     let words = [&[program.to_str().unwrap()], args].concat().join(" ");
     Program::start_by("check", addr, options, &words).finish(&words)
 }
@@ -67,12 +67,12 @@ pub(crate) struct Program(pub(crate) Child);
 
 impl Program {
     /// Starts a program on an address; further options of `softnic run` may be given.
-    pub(crate) fn start(addr: Ipv4Addr, options: &[&str], words: &str) -> Self {
+    pub(crate) fn start(addr: IpAddr, options: &[&str], words: &str) -> Self {
         Self::start_by("run", addr, options, words)
     }
 
     /// Starts a program by `softnic run` or `softnic check`.
-    pub(crate) fn start_by(action: &str, addr: Ipv4Addr, options: &[&str], words: &str) -> Self {
+    pub(crate) fn start_by(action: &str, addr: IpAddr, options: &[&str], words: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
         command.args([action, "--addr", &addr.to_string()]);
         command.args(options).arg("--").args(words.split(' '));
@@ -121,7 +121,7 @@ impl Drop for Program {
 /// Runs a server and a client, by `softnic run` and by `softnic check`, until both end, each successfully and without a
 /// report. The client is started again while the server does not listen. `PORT` and `SERVER` in the words stand for a TCP
 /// port and the server's address.
-pub(crate) fn exchange_between(addrs: [Ipv4Addr; 2], options: &[&str], server: &str, client: &str) {
+pub(crate) fn exchange_between(addrs: [IpAddr; 2], options: &[&str], server: &str, client: &str) {
     for action in ["run", "check"] {
         exchange_by(action, addrs, options, server, client);
     }
@@ -130,7 +130,7 @@ pub(crate) fn exchange_between(addrs: [Ipv4Addr; 2], options: &[&str], server: &
 /// Runs a server and a client by `softnic run` or `softnic check`.
 pub(crate) fn exchange_by(
     action: &str,
-    [server_addr, client_addr]: [Ipv4Addr; 2],
+    [server_addr, client_addr]: [IpAddr; 2],
     options: &[&str],
     server: &str,
     client: &str,

@@ -10,14 +10,36 @@ use guests::{by_link, lines_of, run_for};
 /// Time-out of a run of all programs, in seconds, on a busy machine.
 const SECONDS: u32 = 300;
 
-/// Index of the GID with the IPv4 address of a device of softnic.
+/// Index of the GID with the address of a device of softnic.
 const SOFTNIC_GID: &str = "0";
 
-/// Index of the GID with the IPv4 address of Soft-RoCE.
-const LINUX_GID: &str = "1";
+/// Addresses of the devices.
+#[derive(Clone, Copy)]
+enum Family {
+    V4,
+    V6,
+}
 
-/// A program with a server and a client. In the words, `GID` stands for the index of the device's GID, and `SERVER` for
-/// the server's address.
+impl Family {
+    /// Variable with a host's address of this family.
+    fn variable(self, host: &str) -> String {
+        match self {
+            Self::V4 => format!("${host}"),
+            Self::V6 => format!("${host}6"),
+        }
+    }
+
+    /// Index of the GID with the address of Soft-RoCE, after that of the link-local address.
+    fn linux_gid(self) -> &'static str {
+        match self {
+            Self::V4 => "1",
+            Self::V6 => "2",
+        }
+    }
+}
+
+/// A program with a server and a client. In the words, `GID` stands for the index of the device's GID, `SERVER` for
+/// the server's address, and `HOST` for its IPv4 address, for TCP.
 struct Program {
     server: &'static str,
     client: &'static str,
@@ -41,46 +63,48 @@ const DISCONNECTED: [Program; 2] = [
         "rping -c -a SERVER -V -C 10",
         "",
     ),
-    program("ucmatose", "ucmatose -s SERVER", ""),
+    program("ucmatose -b SERVER", "ucmatose -s SERVER", ""),
 ];
 
 /// Programs that end without a disconnect: if the last acknowledgement of one is lost, the other one's request is repeated
 /// without an answer. On softnic it fails. On Linux the pingpongs wait for ever: their retry count is 7, with which rxe does not
 /// count the retries (`rxe_completer` in `rxe_comp.c`).
-const NOT_DISCONNECTED: [Program; 3] = [
+const NOT_DISCONNECTED: [Program; 2] = [
     program(
         "ibv_rc_pingpong -g GID -c -n 40",
-        "ibv_rc_pingpong -g GID -c -n 40 SERVER",
+        "ibv_rc_pingpong -g GID -c -n 40 HOST",
         "40 iters",
     ),
     program(
         "ibv_srq_pingpong -g GID -n 40 -q 4",
-        "ibv_srq_pingpong -g GID -n 40 -q 4 SERVER",
+        "ibv_srq_pingpong -g GID -n 40 -q 4 HOST",
         "40 iters",
     ),
-    program("rdma_server", "rdma_client -s SERVER", ""),
 ];
+
+/// A program whose server listens at the wildcard address of IPv4.
+const OVER_V4: Program = program("rdma_server", "rdma_client -s SERVER", "");
 
 /// Programs that load vendors' libraries. Those of the newest rdma-core need functions of its version (`IBVERBS_PRIVATE_65`).
 const PERFTEST: [Program; 4] = [
     program(
         "ib_write_bw -F -x GID -s 20000 -n 40",
-        "ib_write_bw -F -x GID -s 20000 -n 40 SERVER",
+        "ib_write_bw -F -x GID -s 20000 -n 40 HOST",
         "20000      40",
     ),
     program(
         "ib_read_bw -F -x GID -s 20000 -n 40",
-        "ib_read_bw -F -x GID -s 20000 -n 40 SERVER",
+        "ib_read_bw -F -x GID -s 20000 -n 40 HOST",
         "20000      40",
     ),
     program(
         "ib_send_lat -F -x GID -s 20000 -n 40",
-        "ib_send_lat -F -x GID -s 20000 -n 40 SERVER",
+        "ib_send_lat -F -x GID -s 20000 -n 40 HOST",
         "20000   40",
     ),
     program(
         "ib_atomic_bw -F -x GID -n 40",
-        "ib_atomic_bw -F -x GID -n 40 SERVER",
+        "ib_atomic_bw -F -x GID -n 40 HOST",
         "8          40",
     ),
 ];
@@ -89,15 +113,15 @@ const PERFTEST: [Program; 4] = [
 const UNRELIABLE: [Program; 3] = [
     program(
         "ibv_uc_pingpong -g GID -n 40",
-        "ibv_uc_pingpong -g GID -n 40 SERVER",
+        "ibv_uc_pingpong -g GID -n 40 HOST",
         "40 iters",
     ),
     program(
         "ibv_ud_pingpong -g GID -n 40",
-        "ibv_ud_pingpong -g GID -n 40 SERVER",
+        "ibv_ud_pingpong -g GID -n 40 HOST",
         "40 iters",
     ),
-    program("udaddy", "udaddy -s SERVER", ""),
+    program("udaddy -b SERVER", "udaddy -s SERVER", ""),
 ];
 
 /// The side of softnic: a host without the drivers of Linux, whose Soft-RoCE has the port in each address.
@@ -110,24 +134,26 @@ fn softnic_side(options: &str, commands: &str) -> String {
 }
 
 /// The commands of the servers, one after another. `prefix` is the word before each command.
-fn servers(programs: &[&Program], prefix: &str, gid: &str) -> String {
+fn servers(programs: &[&Program], prefix: &str, gid: &str, server: &str) -> String {
     programs
         .iter()
         .enumerate()
         .map(|(number, program)| {
-            let words = program.server.replace("GID", gid).replace("SERVER", "$A");
+            let words = program.server.replace("GID", gid);
+            let words = words.replace("SERVER", server);
             format!("timeout 60 {prefix} {words} > server 2>&1; code=$?; sed 's/^/{number}: /' server; echo \"{number}: exit $code\"\n")
         })
         .collect()
 }
 
 /// The commands of the clients, one after another, each repeated while its server does not listen.
-fn clients(programs: &[&Program], prefix: &str, gid: &str) -> String {
+fn clients(programs: &[&Program], prefix: &str, gid: &str, server: &str) -> String {
     programs
         .iter()
         .enumerate()
         .map(|(number, program)| {
-            let words = program.client.replace("GID", gid).replace("SERVER", "$A");
+            let words = program.client.replace("GID", gid);
+            let words = words.replace("SERVER", server).replace("HOST", "$A");
             format!(
                 "for i in $(seq 40); do timeout 20 {prefix} {words} > client 2>&1; code=$?; \
                  [ $code = 0 ] && break; sed 's/^/attempt of {number}: /' client; sleep 0.25; done\n\
@@ -168,55 +194,77 @@ fn over_lossy_link(run: impl Fn(&str) + std::panic::RefUnwindSafe) {
 }
 
 /// Servers on softnic, clients on Linux.
-fn softnic_serves(programs: &[&Program], options: &str) {
-    let options = format!("--addr $A {options}");
-    let a = softnic_side(&options, &servers(programs, "$run", SOFTNIC_GID));
-    let b = clients(programs, "", LINUX_GID);
+fn softnic_serves(programs: &[&Program], family: Family, options: &str) {
+    let server = family.variable("A");
+    let options = format!("--addr {server} {options}");
+    let a = softnic_side(&options, &servers(programs, "$run", SOFTNIC_GID, &server));
+    let b = clients(programs, "", family.linux_gid(), &server);
     play(programs, &a, &b);
 }
 
 /// Servers on Linux, clients on softnic.
-fn softnic_connects(programs: &[&Program], options: &str) {
-    let options = format!("--addr $B {options}");
-    let a = servers(programs, "", LINUX_GID);
-    let b = softnic_side(&options, &clients(programs, "$run", SOFTNIC_GID));
+fn softnic_connects(programs: &[&Program], family: Family, options: &str) {
+    let server = family.variable("A");
+    let options = format!("--addr {} {options}", family.variable("B"));
+    let a = servers(programs, "", family.linux_gid(), &server);
+    let b = softnic_side(&options, &clients(programs, "$run", SOFTNIC_GID, &server));
     play(programs, &a, &b);
 }
 
-/// The programs of rdma-core.
-fn rdma_core() -> Vec<&'static Program> {
+/// The programs of rdma-core that run over both families.
+fn rdma_core() -> impl Iterator<Item = &'static Program> {
     let reliable = DISCONNECTED.iter().chain(&NOT_DISCONNECTED);
-    reliable.chain(&UNRELIABLE).collect()
+    reliable.chain(&UNRELIABLE)
+}
+
+/// The programs of rdma-core over IPv4.
+fn over_v4() -> Vec<&'static Program> {
+    rdma_core().chain([&OVER_V4]).collect()
+}
+
+/// The programs of rdma-core and perftest over IPv6.
+fn over_v6() -> Vec<&'static Program> {
+    rdma_core().chain(&PERFTEST).collect()
 }
 
 #[test]
 fn servers_on_softnic_serve_programs_on_linux() {
-    softnic_serves(&rdma_core(), "");
+    softnic_serves(&over_v4(), Family::V4, "");
 }
 
 #[test]
 fn programs_on_softnic_reach_servers_on_linux() {
-    softnic_connects(&rdma_core(), "");
+    softnic_connects(&over_v4(), Family::V4, "");
+}
+
+#[test]
+fn servers_on_softnic_serve_programs_on_linux_over_ipv6() {
+    softnic_serves(&over_v6(), Family::V6, "");
+}
+
+#[test]
+fn programs_on_softnic_reach_servers_on_linux_over_ipv6() {
+    softnic_connects(&over_v6(), Family::V6, "");
 }
 
 #[test]
 fn servers_on_softnic_serve_programs_on_linux_with_losses() {
-    over_lossy_link(|losses| softnic_serves(&DISCONNECTED.each_ref(), losses));
+    over_lossy_link(|losses| softnic_serves(&DISCONNECTED.each_ref(), Family::V4, losses));
 }
 
 #[test]
 fn programs_on_softnic_reach_servers_on_linux_with_losses() {
-    over_lossy_link(|losses| softnic_connects(&DISCONNECTED.each_ref(), losses));
+    over_lossy_link(|losses| softnic_connects(&DISCONNECTED.each_ref(), Family::V4, losses));
 }
 
 #[test]
 fn perftest_on_softnic_serves_linux() {
-    softnic_serves(&PERFTEST.each_ref(), "");
-    over_lossy_link(|losses| softnic_serves(&PERFTEST.each_ref(), losses));
+    softnic_serves(&PERFTEST.each_ref(), Family::V4, "");
+    over_lossy_link(|losses| softnic_serves(&PERFTEST.each_ref(), Family::V4, losses));
 }
 
 #[test]
 fn perftest_on_softnic_reaches_linux() {
-    softnic_connects(&PERFTEST.each_ref(), "");
-    over_lossy_link(|losses| softnic_connects(&PERFTEST.each_ref(), losses));
+    softnic_connects(&PERFTEST.each_ref(), Family::V4, "");
+    over_lossy_link(|losses| softnic_connects(&PERFTEST.each_ref(), Family::V4, losses));
 }
