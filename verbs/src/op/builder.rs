@@ -65,6 +65,12 @@ impl Builder {
                 call!(self, ibv_wr_set_ud_addr(ah, remote_qp.get(), qkey));
             }
             Destination::Srq(srq) => call!(self, ibv_wr_set_xrc_srqn(srq.get())),
+            Destination::Vendor(index) => {
+                if let Some(address) = of.vendor_address(index) {
+                    // SAFETY: the operation has been built, and is without an address.
+                    unsafe { address.set(self.qp) };
+                }
+            }
         }
         match request.data {
             Data::None => {}

@@ -7,7 +7,7 @@ use std::{ptr, ptr::NonNull, slice};
 
 use ibverbs_sys as ffi;
 
-use super::{Builder, Emit, EmitExtended};
+use super::{Builder, Emit, EmitExtended, vendor::VendorAddress};
 use crate::{
     ah::AddressHandle,
     bounded::{QpNum, SrqNum},
@@ -23,8 +23,8 @@ pub(crate) struct Deferred {
     elements: Vec<ffi::ibv_sge>,
     /// Inline data and headers.
     bytes: Vec<u8>,
-    /// The bindings, apart because they are long and rare.
-    bindings: Vec<Binding>,
+    /// Parts of requests, apart because they are long and rare.
+    apart: Vec<Apart>,
 }
 
 // SAFETY: only `post` dereferences the pointers, under its caller's promise.
@@ -64,12 +64,21 @@ pub(super) enum Operation {
     BindMw(usize),
 }
 
+/// A part that few requests have.
+#[derive(Clone, Copy, Debug)]
+enum Apart {
+    Binding(Binding),
+    Address(VendorAddress),
+}
+
 /// The address of a request, if needed by the transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination {
     Peer,
     Datagram(*mut ffi::ibv_ah, QpNum, u32),
     Srq(SrqNum),
+    /// The vendor's address of this index.
+    Vendor(usize),
 }
 
 /// The data of a request.
@@ -115,7 +124,7 @@ impl Deferred {
         self.requests.clear();
         self.elements.clear();
         self.bytes.clear();
-        self.bindings.clear();
+        self.apart.clear();
     }
 
     /// Begins one more request.
@@ -160,7 +169,17 @@ impl Deferred {
     }
 
     pub(super) fn binding(&self, index: usize) -> Option<&Binding> {
-        self.bindings.get(index)
+        match self.apart.get(index)? {
+            Apart::Binding(binding) => Some(binding),
+            Apart::Address(_) => None,
+        }
+    }
+
+    pub(super) fn vendor_address(&self, index: usize) -> Option<&VendorAddress> {
+        match self.apart.get(index)? {
+            Apart::Binding(_) => None,
+            Apart::Address(address) => Some(address),
+        }
     }
 
     pub(super) fn bytes(&self, span: Span) -> &[u8] {
@@ -209,9 +228,9 @@ impl Recording<'_> {
     }
 
     pub(crate) fn bind_mw(&mut self, binding: Binding) {
-        let bindings = &mut self.deferred.bindings;
-        self.request.operation = Operation::BindMw(bindings.len());
-        bindings.push(binding);
+        let apart = &mut self.deferred.apart;
+        self.request.operation = Operation::BindMw(apart.len());
+        apart.push(Apart::Binding(binding));
     }
 
     /// Adds the request.
@@ -293,5 +312,12 @@ impl EmitExtended for Recording<'_> {
     #[inline]
     fn flush(&mut self, remote: RemoteToken, placement: u8, selectivity: u8) {
         self.request.operation = Operation::Flush(remote, placement, selectivity);
+    }
+
+    #[inline]
+    fn vendor_addr(&mut self, address: VendorAddress) {
+        let apart = &mut self.deferred.apart;
+        self.request.destination = Destination::Vendor(apart.len());
+        apart.push(Apart::Address(address));
     }
 }

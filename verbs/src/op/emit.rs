@@ -1,5 +1,6 @@
 //! The contents of a request, defined once for both APIs of posting.
 
+use super::vendor::VendorAddress;
 use crate::{
     ah::AddressHandle,
     bounded::{QpNum, SrqNum},
@@ -34,4 +35,7 @@ pub trait Emit {
 pub trait EmitExtended: Emit {
     fn atomic_write(&mut self, remote: RemoteToken, value: &[u8; 8]);
     fn flush(&mut self, remote: RemoteToken, placement: u8, selectivity: u8);
+
+    /// An address set by a vendor's call. The request keeps the handle while in flight.
+    fn vendor_addr(&mut self, address: VendorAddress);
 }

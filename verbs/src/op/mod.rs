@@ -17,7 +17,8 @@
 //! The requests marked as extended can only be posted by [extended
 //! batches](crate::qp::ExtendedBatch), all others by both APIs.
 //!
-//! [`ToSrq`] turns a request of RC into one for an extended reliable connection.
+//! [`ToSrq`] turns a request of RC into one for an extended reliable connection. A vendor's crate defines requests for a
+//! [transport of the vendor](crate::qp::VendorTransport) by [`VendorRequest`].
 //!
 //! Each request owns its work until posted; then the queue does. A [refused](crate::error::PostError) request is
 //! returned, can be asked for its work and its destination, and can be posted again. A request can be
@@ -38,6 +39,7 @@ mod rdma;
 mod send;
 mod to_srq;
 mod tso;
+mod vendor;
 mod wr;
 
 use ibverbs_sys as ffi;
@@ -55,6 +57,7 @@ pub use rdma::{Read, Write};
 pub use send::Send;
 pub use to_srq::ToSrq;
 pub use tso::{SendFrameTso, SendTso};
+pub use vendor::{VendorDestination, VendorOperation, VendorRequest};
 
 use builder::Builder;
 pub(crate) use deferred::{Binding, Deferred, Recording};
@@ -62,6 +65,7 @@ use emit::{Emit, EmitExtended};
 pub(crate) use sealed::Parts;
 pub(crate) use sealed::Segments;
 use sealed::{Describe, DescribeExtended};
+pub(crate) use vendor::Vendor;
 pub(crate) use wr::SendWr;
 
 mod sealed {

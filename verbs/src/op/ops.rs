@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use ibverbs_sys::ibv_qp_create_send_ops_flags as with;
 
-use super::{Emit, EmitExtended};
+use super::{Emit, EmitExtended, vendor::VendorAddress};
 use crate::{
     ah::AddressHandle,
     bounded::{QpNum, SrqNum},
@@ -151,4 +151,7 @@ impl EmitExtended for SendOps {
     fn flush(&mut self, _remote: RemoteToken, _placement: u8, _selectivity: u8) {
         *self |= Self::FLUSH;
     }
+
+    #[inline]
+    fn vendor_addr(&mut self, _address: VendorAddress) {}
 }

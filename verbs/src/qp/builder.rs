@@ -278,15 +278,16 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     fn make_plain<SW, RW>(self) -> Result<Inner<SW, RW>> {
-        // SAFETY: C's call for making a queue pair. The context is open, since `self` borrows a
-        // domain of the context.
-        let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
+        // SAFETY: the context is open, since `self` borrows a domain of the context, and the attributes name the domain and the
+        // queues that `self` borrows.
+        let create = |ctx, attr: &mut _| unsafe { T::create(ctx, attr) };
         let plain = self.send_ops.is_empty() && self.max_tso_header == 0 && self.flags.is_empty();
         let call = match plain {
             true => "ibv_create_qp",
             false => "ibv_create_qp_ex",
         };
-        // SAFETY: `create` makes a queue pair of the attributes, or none.
+        let call = T::CREATE.unwrap_or(call);
+        // SAFETY: `create` makes a queue pair of the attributes, or none: C's call, or one that `VendorTransport` promises this of.
         unsafe { self.make(call, create) }
     }
 
@@ -294,8 +295,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// `mlx5dv_create_qp`. `create` receives the builder's attributes, and `call` is its name, for
     /// errors.
     ///
-    /// Use [`as_raw`](QueuePair::as_raw) for operations specific to the vendor's calls. Attributes
-    /// of the transport [`Driver`](super::Driver) come [from C](super::Attributes::from_raw).
+    /// Use [`as_raw`](QueuePair::as_raw) for operations specific to the vendor's calls. A transport of a vendor's own is a
+    /// [`VendorTransport`](super::VendorTransport).
     ///
     /// # Safety
     /// - `create` returns null, with `errno` set, or a queue pair made of these attributes, in the
@@ -308,7 +309,6 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// # Errors
     /// As for [`create`](Self::create), and the errors of `create`.
     #[doc(alias = "mlx5dv_create_qp")]
-    #[doc(alias = "efadv_create_qp_ex")]
     pub unsafe fn create_with<SW: 'static, RW: 'static>(
         self,
         call: &'static str,
@@ -353,7 +353,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if let Some(key) = self.key {
             key::set(id, key);
         }
-        let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
+        let (sends, receives) = Self::orders(ctx);
         let send = QueueParts {
             reservation: send_entries,
             in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
@@ -390,6 +390,14 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         }
         inner.record(self.recorded);
         Ok(inner)
+    }
+
+    /// The orders of the two queues.
+    fn orders(ctx: &Context) -> (Order, Order) {
+        match T::IN_ORDER {
+            true => (Order::of_sends(ctx), Order::of_receives(ctx)),
+            false => (Order::Any, Order::Any),
+        }
     }
 
     /// The attributes in C, with this length of the receive queue.
@@ -447,7 +455,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             ctx,
             requested,
             // SAFETY: the attributes name the domain and the queues that `self` borrows.
-            || unsafe { max_inline(ctx, attr_in) },
+            || unsafe { max_inline::<T>(ctx, attr_in) },
             || {
                 let mut smallest = *attr_in;
                 let cap = &mut smallest.cap;
@@ -456,7 +464,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
                 cap.max_recv_sge = cap.max_recv_sge.min(1);
                 cap.max_inline_data = 0;
                 // SAFETY: as above.
-                unsafe { is_created(ctx, smallest) }
+                unsafe { is_created::<T>(ctx, smallest) }
             },
         )
     }
@@ -554,11 +562,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
 ///
 /// # Safety
 /// - The objects that the attributes name exist, and are of that device.
-unsafe fn is_created(ctx: &Context, mut attr: ffi::ibv_qp_init_attr_ex) -> bool {
+unsafe fn is_created<T: Queued>(ctx: &Context, mut attr: ffi::ibv_qp_init_attr_ex) -> bool {
     // SAFETY: the context is open for as long as `ctx` lives, and the caller's promise for the rest.
-    // Assumption: C keeps no pointer to the attributes.
-    let Some(qp) = NonNull::new(unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) })
-    else {
+    let Some(qp) = NonNull::new(unsafe { T::create(ctx.as_raw(), &mut attr) }) else {
         return false;
     };
     // SAFETY: the queue pair has just been created, and nothing uses it. One that stays has nothing in flight.
@@ -572,12 +578,12 @@ unsafe fn is_created(ctx: &Context, mut attr: ffi::ibv_qp_init_attr_ex) -> bool 
 ///
 /// # Safety
 /// - The objects that the attributes name exist, and are of that device.
-unsafe fn max_inline(ctx: &Context, attr_in: &ffi::ibv_qp_init_attr_ex) -> Option<u32> {
+unsafe fn max_inline<T: Queued>(ctx: &Context, attr_in: &ffi::ibv_qp_init_attr_ex) -> Option<u32> {
     let is_created = |max_inline_data| {
         let mut attr = *attr_in;
         attr.cap.max_inline_data = max_inline_data;
         // SAFETY: the caller's promise.
-        unsafe { is_created(ctx, attr) }
+        unsafe { is_created::<T>(ctx, attr) }
     };
     let mut refused = attr_in.cap.max_inline_data;
     let mut created = 0;

@@ -97,7 +97,7 @@ fn equally_long(sges: &SgeList) -> bool {
 /// # Safety
 /// - `qp` exists, and was made for `ops`.
 unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Option<&'static str> {
-    let datagram = T::RAW == ffi::ibv_qp_type::IBV_QPT_UD;
+    let datagram = T::RULES == ffi::ibv_qp_type::IBV_QPT_UD;
     let xrc = T::RAW == ffi::ibv_qp_type::IBV_QPT_XRC_SEND;
     let requested = |op| ops.contains(op);
     let raw = qp.as_ptr();

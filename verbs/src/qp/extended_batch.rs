@@ -20,7 +20,7 @@ use super::{
 use crate::{
     bad_wr::{self, Effect, QueueKind},
     error::{Error, Refused, Result},
-    op::{Deferred, ExtendedRequest, Parts, Recording, SendOps},
+    op::{Deferred, ExtendedRequest, Parts, Recording, SendOps, Vendor, VendorRequest},
     quirk::FailedPosts,
     work::SgeList,
 };
@@ -150,6 +150,20 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         R: ExtendedRequest<T, Work = SW>,
     {
         self.push_gathered::<R, false>(request)
+    }
+
+    /// Adds a request of a vendor's, as [`push`](Self::push) adds one of this crate's.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
+    pub fn push_vendor<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: VendorRequest<Transport = T, Work = SW>,
+    {
+        self.push(Vendor(request)).map_err(|refused| Refused {
+            value: refused.value.0,
+            error: refused.error,
+        })
     }
 
     /// Adds a request, with all elements if `ALL`, else with those of the [usual case](SgeList::pass).

@@ -6,7 +6,7 @@
 //! | [`Reset`], [`Init`], [`Rtr`], [`Rts`], [`Sqd`] | its [`State`]s, as types; [`QpState`] as a value |
 //! | [`Rc`], [`Uc`], [`Ud`] | its [`Transport`]s: reliable and unreliable connections, datagrams |
 //! | [`XrcSend`], [`XrcRecv`], [`XrcReceiver`] | extended reliable connections |
-//! | [`RawPacket`], [`Driver`] | Ethernet frames; queue pairs of a device's maker |
+//! | [`RawPacket`], [`VendorTransport`] | Ethernet frames; transports of a vendor |
 //! | [`Attributes`], [`AlternatePath`], [`MigState`], [`Ece`] | parameters of a transition |
 //! | [`Psn`], [`QpNum`], [`AckTimeout`], [`RetryCount`], [`RnrRetry`], [`RnrTimer`] | their numbers, checked at construction |
 //! | [`SendQueue`], [`ReceiveQueue`] | the halves of a queue pair |
@@ -88,8 +88,8 @@ pub use state::{
 };
 pub use teardown::Leftover;
 pub use transport::{
-    Connected, Datagram, Driver, Partitioned, Queued, RawPacket, Rc, Reliable, Requester,
-    Responder, Routed, Transport, Uc, Ud, XrcRecv, XrcSend,
+    Connected, Datagram, Partitioned, Queued, RawPacket, Rc, Reliable, Requester, Responder,
+    Routed, Transport, Uc, Ud, VendorTransport, XrcRecv, XrcSend,
 };
 pub use xrc_receiver::XrcReceiver;
 

@@ -52,7 +52,7 @@ pub(super) unsafe fn modify<T: Transport, S: State>(
     let errno = unsafe { ffi::ibv_modify_qp(qp, &raw mut attr, mask as i32) };
     let modified = cvt_errno("ibv_modify_qp", errno).map_err(|err| {
         let mut detail = format!("{} {} to {to}", T::NAME, S::NAME);
-        match legal::complaint(T::RAW, S::RAW, attr.qp_state, mask) {
+        match legal::complaint(T::RULES, S::RAW, attr.qp_state, mask) {
             Some(complaint) => detail = format!("{detail}, {complaint}"),
             None => {
                 // SAFETY: the queue pair exists.

@@ -47,6 +47,7 @@ mod tag_matching;
 mod tokens;
 mod unmapped;
 mod unproven_posts;
+mod vendors;
 mod waiting;
 mod windows;
 mod xrc;

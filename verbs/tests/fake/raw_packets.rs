@@ -1,4 +1,4 @@
-//! Raw packets, and queue pairs of a device's maker.
+//! Raw packets.
 
 use std::io::{ErrorKind, IoSlice};
 
@@ -9,7 +9,7 @@ use verbs::{
     cq::WcOpcode,
     flow::{FlowRule, FlowTarget},
     op::{self, SendOps},
-    qp::{Attributes, Driver, QpState, RawPacket},
+    qp::{Attributes, QpState, RawPacket},
 };
 
 use crate::{
@@ -218,50 +218,4 @@ fn raw_packets_without_privilege_name_cap_net_raw() {
     let text = refused.to_string();
     let hint = "; raw packets need the capability CAP_NET_RAW";
     assert!(text.ends_with(hint), "{text}");
-}
-
-/// Creates a queue pair as the library of a device's maker does.
-fn driver_qp(
-    fixture: &Fixture,
-    cq: &verbs::cq::CqHandle,
-) -> verbs::Result<QueuePair<Driver, Reset>> {
-    let builder = fixture.pd.qp_builder::<Driver>(cq, cq).max_recv_wr(2);
-    // SAFETY: the context is the domain's.
-    let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
-    // SAFETY: `create` makes a queue pair of the attributes, or none.
-    unsafe { builder.create_with("fakedv_create_qp", create) }
-}
-
-#[test]
-fn vendor_queue_pair_receives() {
-    let fixture = Fixture::new();
-    let mut cq = fixture.cq(8);
-    let qp = driver_qp(&fixture, &cq).unwrap();
-    let mut attr = ffi::ibv_qp_attr::zeroed();
-    attr.port_num = 1;
-    let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE | ffi::ibv_qp_attr_mask::IBV_QP_PORT;
-    let mut qp = qp.to_init(&Attributes::from_raw(attr, mask.0)).unwrap();
-    qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
-    fixture.fake.complete_receive(qp.qp_num(), b"whatever");
-    let wc = cq.poll().unwrap().next().unwrap();
-    let Ok(verbs::Completed::Receive(done)) = qp.complete(wc) else {
-        panic!("a receive has completed");
-    };
-    assert_eq!(done.received().unwrap(), b"whatever");
-    let leftover: verbs::qp::Leftover<Buf, Buf> = qp.destroy().unwrap();
-    assert_eq!((leftover.send.len(), leftover.receive.len()), (0, 0));
-}
-
-#[test]
-fn refused_vendor_queue_pair_reserves_no_entries() {
-    let fixture = Fixture::new();
-    let cq = fixture.cq(8);
-    fixture.fake.fail(Call::CreateQp, libc::EINVAL);
-    let err = driver_qp(&fixture, &cq).unwrap_err();
-    assert!(
-        err.to_string()
-            .starts_with("`fakedv_create_qp` failed (Driver, "),
-        "{err}"
-    );
-    assert_eq!(cq.available(), cq.capacity());
 }

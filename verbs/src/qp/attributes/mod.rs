@@ -9,7 +9,10 @@ use ibverbs_sys as ffi;
 
 use super::{
     state::{Init, Rtr, Rts, Sqd, State},
-    transport::{RawPacket, Requester, Responder, Routed, Transport, Uc, Ud, XrcRecv, XrcSend},
+    transport::{
+        RawPacket, Requester, Responder, Routed, Transport, Uc, Ud, VendorTransport, XrcRecv,
+        XrcSend,
+    },
 };
 use crate::{
     access::RemoteAccess,
@@ -79,6 +82,15 @@ impl<T: Transport, S: State> Attributes<T, S> {
     #[doc(alias = "IBV_QP_STATE")]
     pub fn as_raw(&self) -> (&ffi::ibv_qp_attr, u32) {
         (&self.attr, self.mask)
+    }
+
+    /// The same attributes for a transport of a vendor that passes through the same states.
+    pub fn of_vendor<V: VendorTransport<Attributes = T>>(self) -> Attributes<V, S> {
+        Attributes {
+            attr: self.attr,
+            mask: self.mask,
+            target: PhantomData,
+        }
     }
 
     fn empty() -> Self {
