@@ -39,10 +39,10 @@ pub const MAX_MESSAGE: usize = 512;
 const BUFFER: usize = 8 << 20;
 
 /// The files below `/sys/class` of the device at an address, each with its text: the values of `ibv_query_device(3)` and
-/// similar functions, `interface` as the network interface of the address, and `node` as the number of the device's node.
+/// similar functions, the network interface of the address, and `node` as the number of the device's node.
 #[must_use]
-pub fn sysfs_files(addr: IpAddr, interface: &str, node: &str) -> Vec<(String, String)> {
-    Fabric::sysfs_files(addr, interface, node)
+pub fn sysfs_files(addr: IpAddr, node: &str) -> Vec<(String, String)> {
+    Fabric::sysfs_files(addr, node)
 }
 
 /// Opens a socket at the port of `RoCEv2` of an address. Over IPv4, its frames have identification 0 and the flag DF, as the ICRC

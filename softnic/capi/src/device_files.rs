@@ -15,7 +15,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{ifaddrs::getifaddrs, sys::socket::SockaddrStorage};
 use rustix::process::geteuid;
 use softnic::keeper::sysfs_files;
 
@@ -81,7 +80,7 @@ impl DeviceFiles {
         let node = fs::metadata(NODE)?.rdev();
         let node = format!("{}:{}", libc::major(node), libc::minor(node));
         let files = Self(folder);
-        for (path, text) in sysfs_files(addr, &interface(addr), &node) {
+        for (path, text) in sysfs_files(addr, &node) {
             files.write_file(&Path::new("sys/class").join(path), &text)?;
         }
         for node in NODES {
@@ -118,36 +117,6 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// The network interface with an address, or with the network of a loopback address; empty for none.
-fn interface(addr: IpAddr) -> String {
-    let bits = |found: SockaddrStorage| match addr {
-        IpAddr::V4(_) => found
-            .as_sockaddr_in()
-            .map(|found| found.ip().to_bits().into()),
-        IpAddr::V6(_) => found.as_sockaddr_in6().map(|found| found.ip().to_bits()),
-    };
-    let ours = match addr {
-        IpAddr::V4(addr) => u128::from(addr.to_bits()),
-        IpAddr::V6(addr) => addr.to_bits(),
-    };
-    let found: Vec<_> = getifaddrs()
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let address = bits(entry.address?)?;
-            let mask = bits(entry.netmask?)?;
-            Some((entry.interface_name, address, mask))
-        })
-        .collect();
-    let exact = found.iter().find(|(_, address, _)| *address == ours);
-    let within = || {
-        let mut found = found.iter();
-        found.find(|(_, address, mask)| address & mask == ours & mask)
-    };
-    let named = exact.or_else(within);
-    named.map_or_else(String::new, |(name, ..)| name.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use std::mem::ManuallyDrop;
@@ -181,11 +150,5 @@ mod tests {
         rustix::fs::symlink("/", &folder).unwrap();
         let error = DeviceFiles::write_to(folder, "127.5.1.3".parse().unwrap());
         assert!(error.err().unwrap().to_string().contains("remove it"));
-    }
-
-    #[test]
-    fn interface_of_a_loopback_address_is_found_by_its_network() {
-        assert_eq!(interface("127.5.1.4".parse().unwrap()), "lo");
-        assert_eq!(interface("203.0.113.9".parse().unwrap()), "");
     }
 }

@@ -8,6 +8,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv6Addr, UdpSocket},
     path::PathBuf,
+    process::Command,
     thread,
     time::Instant,
 };
@@ -162,6 +163,41 @@ fn programs_run_over_ipv6() {
         let addrs = [Ipv6Addr::LOCALHOST.into(); 2];
         exchange_between(addrs, &[], server, client);
     }
+}
+
+/// A network namespace whose loopback interface has the MTU of an Ethernet: programs have the path MTU 1024, and no longer frame
+/// would pass.
+#[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
+#[test]
+fn port_has_the_mtu_of_its_interface() {
+    const SCRIPT: &str = "
+        ip link set lo mtu 1500 up && run=\"$0 run --addr 127.0.0.2 --\" || exit
+        $run ibv_devinfo -v | grep active_mtu
+        $run rping -s -a 127.0.0.2 -C 5 -S 4000 -V & server=$!
+        for i in $(seq 60); do
+            $run rping -c -a 127.0.0.2 -C 5 -S 4000 -V && break
+            sleep 0.1
+        done
+        wait $server && echo all iterations";
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--map-root-user"],
+    };
+    let mut script = Command::new("unshare");
+    script
+        .args(user)
+        .args(["--net", "timeout", "60", "sh", "-c"]);
+    script.args([SCRIPT, env!("CARGO_BIN_EXE_softnic")]);
+    let ended = Program::spawn(script).finish("the script");
+    let output = String::from_utf8_lossy(&ended.stdout);
+    assert!(output.contains("1024 (3)"), "{ended:?}");
+    assert!(output.contains("all iterations"), "{ended:?}");
+    let own = Program::start(addr(46, 2), &[], "ibv_devinfo -v").finish("ibv_devinfo");
+    let output = String::from_utf8_lossy(&own.stdout);
+    let mut lines = output.lines();
+    let active = lines.find(|line| line.contains("active_mtu")).unwrap();
+    // The loopback interface of this machine.
+    assert!(active.ends_with("4096 (5)"), "{active}");
 }
 
 /// Runs a client by `softnic check` beside a server, until one report contains all of `expected`.

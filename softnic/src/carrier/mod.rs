@@ -12,6 +12,7 @@
 
 mod groups;
 mod headers;
+mod interface;
 mod keeper;
 mod socket;
 
@@ -22,6 +23,7 @@ use std::{
 };
 
 use headers::Headers;
+pub(crate) use interface::Interface;
 pub(crate) use keeper::{KeeperLink, PortSlot};
 use socket::Management;
 pub(crate) use socket::{Link, Readiness};
@@ -34,16 +36,15 @@ use crate::{
 /// Maximum length of a datagram: a payload of 4096 bytes with the longest headers, an ICRC, and some more.
 const MAX_DATAGRAM: usize = 4096 + 256;
 
-/// Path MTU on the loopback interface, whose MTU is 65,536 bytes.
-const LOOPBACK_MTU: u32 = 4096;
-
-/// Path MTU on other interfaces: it fits the 1500 bytes of an Ethernet, and the less of most tunnels.
-const ETHERNET_MTU: u32 = 1024;
+/// MTU of an interface that the system does not report: the minimum of IPv6, which the links of most tunnels have.
+const UNKNOWN_MTU: u32 = 1280;
 
 /// The socket of one address, and its buffers.
 #[derive(Debug)]
 pub(crate) struct Carrier {
     local: IpAddr,
+    /// MTU of the address's interface, in bytes.
+    mtu: u32,
     link: Arc<Link>,
     /// The packet being received: the headers, followed by the datagram.
     received: Vec<u8>,
@@ -85,8 +86,10 @@ impl Carrier {
     }
 
     fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<KeeperLink>)>) -> Self {
+        let interface = Interface::of(local).ok().flatten();
         Self {
             local,
+            mtu: interface.map_or(UNKNOWN_MTU, |interface| interface.mtu),
             link: Arc::new(link),
             received: Vec::new(),
             identifier: Identifier::default(),
@@ -122,13 +125,9 @@ impl Carrier {
         &self.link
     }
 
-    /// Path MTU of the interface, for the port.
+    /// MTU of the address's interface, in bytes, when the socket was opened.
     pub(crate) fn mtu(&self) -> u32 {
-        if self.local.is_loopback() {
-            LOOPBACK_MTU
-        } else {
-            ETHERNET_MTU
-        }
+        self.mtu
     }
 
     /// Headers of a frame as they leave the socket.

@@ -291,9 +291,10 @@ impl Network {
             let claims: Arc<dyn Claims> = Arc::<KeeperLink>::clone(keeper);
             host.manager.share(*slot, claims);
         }
-        host.engine.set_mtu(carrier.mtu());
+        let mtu = path_mtu(carrier.mtu());
+        host.engine.set_mtu(mtu);
         host.engine.set_max_in_flight(MAX_IN_FLIGHT_OVER_UDP);
-        host.manager.set_mtu(carrier.mtu());
+        host.manager.set_mtu(mtu);
         host.carrier = Some(carrier);
         index
     }

@@ -79,7 +79,8 @@ impl Program {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// Starts a command without input, whose output is kept.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(command.spawn().unwrap())

@@ -5,7 +5,7 @@
 #[path = "../../../../examples/tests/two_hosts/guests.rs"]
 mod guests;
 
-use guests::{by_link, lines_of, run_for};
+use guests::{by_link, lines_of, run_for, run_with};
 
 /// Time-out of a run of all programs, in seconds, on a busy machine.
 const SECONDS: u32 = 300;
@@ -222,9 +222,9 @@ fn over_v4() -> Vec<&'static Program> {
     rdma_core().chain([&OVER_V4]).collect()
 }
 
-/// The programs of rdma-core and perftest over IPv6.
+/// The programs of rdma-core over IPv6.
 fn over_v6() -> Vec<&'static Program> {
-    rdma_core().chain(&PERFTEST).collect()
+    rdma_core().collect()
 }
 
 #[test]
@@ -259,12 +259,64 @@ fn programs_on_softnic_reach_servers_on_linux_with_losses() {
 
 #[test]
 fn perftest_on_softnic_serves_linux() {
-    softnic_serves(&PERFTEST.each_ref(), Family::V4, "");
+    for family in [Family::V4, Family::V6] {
+        softnic_serves(&PERFTEST.each_ref(), family, "");
+    }
     over_lossy_link(|losses| softnic_serves(&PERFTEST.each_ref(), Family::V4, losses));
 }
 
 #[test]
 fn perftest_on_softnic_reaches_linux() {
-    softnic_connects(&PERFTEST.each_ref(), Family::V4, "");
+    for family in [Family::V4, Family::V6] {
+        softnic_connects(&PERFTEST.each_ref(), family, "");
+    }
     over_lossy_link(|losses| softnic_connects(&PERFTEST.each_ref(), Family::V4, losses));
+}
+
+/// Sets the MTU of a host's link.
+const OF_ETHERNET: &str = "ip link set eth0 mtu 1500\n";
+
+/// Programs with messages longer than the MTU.
+const LONG: [Program; 2] = [
+    program(
+        "rping -s -a SERVER -V -C 10 -S 4000",
+        "rping -c -a SERVER -V -C 10 -S 4000",
+        "",
+    ),
+    program(
+        "ucmatose -b SERVER -S 4000",
+        "ucmatose -s SERVER -S 4000",
+        "",
+    ),
+];
+
+#[test]
+fn frames_fit_an_ethernet_between_softnic_and_programs_on_linux() {
+    let programs = LONG.each_ref();
+    let servers = servers(&programs, "", Family::V4.linux_gid(), "$A");
+    // The side that connects names the path MTU.
+    let clients = clients(&programs, "$run", SOFTNIC_GID, "$A");
+    let clients = softnic_side("--addr $B", &clients);
+    let [servers, clients] = [servers, clients].map(|side| format!("{OF_ETHERNET}{side}"));
+    play(&programs, &servers, &clients);
+}
+
+#[test]
+fn active_mtu_is_that_of_programs_on_linux() {
+    const PRINT: &str = "ibv_devinfo -v | grep -o 'active_mtu:.*'\n";
+    let a = format!(
+        "{PRINT}{}",
+        softnic_side("--addr $A", &format!("$run {PRINT}"))
+    );
+    for (mtu, active) in [
+        ("1280", "1024 (3)"),
+        ("1500", "1024 (3)"),
+        ("2300", "2048 (4)"),
+        ("4200", "4096 (5)"),
+    ] {
+        let options = ["--device", "rxe", "--mtu", mtu];
+        let printed = run_with(&options, SECONDS, &a, "true").a.join("\n");
+        let active = format!("active_mtu:\t\t{active}");
+        assert_eq!(printed, format!("{active}\n{active}"), "{mtu}");
+    }
 }
