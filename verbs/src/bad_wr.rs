@@ -131,7 +131,12 @@ impl<W> BadWr<W> {
     /// Whether the provider has named a request. Some do so and return success.
     #[inline]
     pub(crate) fn is_named(&self) -> bool {
-        !self.0.is_null() && !ptr::eq(self.0, Self::UNTOUCHED)
+        !self.is_null() && !ptr::eq(self.0, Self::UNTOUCHED)
+    }
+
+    /// Whether the provider has stored null, and so named no request.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
     }
 
     /// The effect of a failed post of one request, by the provider of `ctx`.
@@ -149,7 +154,7 @@ impl<W> BadWr<W> {
         count: usize,
         request: impl Fn(usize) -> *const W,
     ) -> Effect {
-        if self.0.is_null() && proven.null_is_posted {
+        if self.is_null() && proven.null_is_posted {
             return Effect::Posted(count);
         }
         let named = match queue {

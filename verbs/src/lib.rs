@@ -194,6 +194,7 @@ pub mod counters;
 pub mod cq;
 pub mod device;
 pub mod dm;
+mod doorbell;
 mod ece;
 pub mod error;
 pub mod event;

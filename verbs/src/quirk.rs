@@ -25,6 +25,16 @@ pub(crate) fn copies_messages(ctx: &Context) -> bool {
     !matches!(ctx.vendor_id(), Ok(SOFT_ROCE | SOFT_IWARP))
 }
 
+/// The kernel's number of the driver (`enum rdma_driver_id`) of a provider that rings doorbells by a `write` to the device
+/// (`post_send_db` of rxe, `siw_db`).
+pub(crate) fn driver_with_written_doorbell(ctx: &Context) -> Option<u32> {
+    match ctx.vendor_id() {
+        Ok(SOFT_ROCE) => Some(14),
+        Ok(SOFT_IWARP) => Some(18),
+        _ => None,
+    }
+}
+
 /// After an `ibv_next_poll` without a completion, `ibv_end_poll` consumes a nonexistent completion,
 /// and invents others from then on. Fixed in rdma-core 59, recognised by [`late::ibv_reg_mr_ex`].
 pub(crate) fn cq_ex_advances_twice(ctx: &Context) -> Result<bool> {

@@ -152,7 +152,7 @@ impl Socket {
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
     /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
     /// - `PermissionDenied`: the kernel refuses requests, because the user, a group or a capability of this process has
-    ///   changed since it opened the device. Queued messages are not sent.
+    ///   changed since it opened the device, and Linux is older than 5.0. Queued messages are not sent.
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         let sent = self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))?;
         Ok(sent.len)

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     bad_wr::{self, BadWr, Effect, QueueKind},
+    doorbell::ring_again,
     error::{Refused, Result},
     op::SendRequest,
     quirk::FailedPosts,
@@ -183,12 +184,17 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         // complete requests inside the staging area, which does not move during the call.
         // Assumption: C reads requests and their elements only before a post returns. The described
         // memory stays as `Gather` promises while the work is in flight.
-        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.as_out()) };
+        let mut errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.as_out()) };
         // SAFETY: as for `list`, which has found a request before `next`.
         unsafe { sending.staging.relink(next) };
         if errno != 0 || bad.is_named() {
-            let proven = FailedPosts::of(inner.pd.context());
-            if errno != 0 || proven.named_in_success {
+            let ctx = inner.pd.context();
+            let proven = FailedPosts::of(ctx);
+            if proven.null_is_posted && bad.is_null() {
+                // SAFETY: the queue pair is created, as above.
+                errno = unsafe { ring_again(inner.raw, ctx, errno) };
+            }
+            if errno != 0 || (bad.is_named() && proven.named_in_success) {
                 return Err(sending.take_unposted(proven, errno, &bad, next, before));
             }
         }

@@ -17,6 +17,7 @@ use crate::{
     access::RemoteAccess,
     bad_wr::{self, BadWr, Effect, QueueKind},
     context::Context,
+    doorbell::ring_again,
     error::{Error, PostError, Refused, Result},
     mr::{RemoteRegion, RemoteToken},
     mw::{Before, MemoryWindow, WindowType},
@@ -99,7 +100,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         (sending.recorder).posted::<MemoryWindow>(id, 0, ffi::ibv_send_flags::IBV_SEND_SIGNALED);
         vacancy.fill(work);
         if errno != 0 && matches!(effect, Effect::Posted(_)) {
-            sending.doorbell = errno;
+            // SAFETY: the queue pair exists, as above.
+            sending.doorbell = unsafe { ring_again(raw, &ctx, errno) };
         }
         // Once the posted request is recorded.
         drop(before);

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     bad_wr::{self, Effect, QueueKind},
+    doorbell::ring_again,
     error::{Error, Refused, Result},
     op::{Deferred, ExtendedRequest, Parts, Recording, SendOps, Vendor, VendorRequest},
     quirk::FailedPosts,
@@ -299,8 +300,13 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         // SAFETY: the queue pair exists for as long as the queue lives, borrowed exclusively. The
         // queue pair was made for the operations (`admit`). The works keep the address handles, and
         // `bindings` keep the windows and their regions.
-        let errno = unsafe { requests.post(table.qp) };
+        let mut errno = unsafe { requests.post(table.qp) };
         this.give_back_memory();
+        if errno != 0 {
+            let inner = &this.queue.inner;
+            // SAFETY: the queue pair exists, as above. Providers that ring by a system call fail so after all requests.
+            errno = unsafe { ring_again(inner.raw, inner.pd.context(), errno) };
+        }
         if errno == 0 {
             let sending = this.queue.sending_mut();
             sending.signaling.set(unsignaled, cursor.tail);

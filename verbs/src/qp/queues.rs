@@ -22,6 +22,7 @@ use crate::{
     bad_wr::{self, BadWr, Effect, QueueKind},
     bounded::QpNum,
     cq::{Queue, Reservation, WorkCompletion},
+    doorbell::ring_again,
     error::{Error, PostError, Result, cvt_errno},
     op::{SendRequest, SendWr},
     pd::ProtectionDomain,
@@ -357,8 +358,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     /// [posted](Self::post).
     ///
     /// The device executes the request only after a successful doorbell, which comes with a later request. A doorbell
-    /// that fails with `EACCES` always fails: the kernel refuses calls after a change of the process's user,
-    /// group or capabilities since the opening of the device.
+    /// that fails with `EACCES` always fails: the kernel refuses a `write` to the device after a change of the process's user,
+    /// group or capabilities. Linux before 5.0 has no other way to ring it.
     pub fn take_doorbell_error(&mut self) -> Option<Error> {
         let errno = mem::take(&mut self.sending_mut().doorbell);
         (errno != 0).then(|| Error::from_errno(POST_SEND, errno.saturating_abs()))
@@ -558,7 +559,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     where
         R: SendRequest<T, Work = SW>,
     {
-        let sending = self.sending_mut();
+        let (inner, sending) = self.parts();
         if effect == Effect::Posted(0) {
             let id = sending.in_flight.next();
             sending.recorder.refused(id, 1, errno);
@@ -575,7 +576,8 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         sending.signaling.posted(unsignaled, id.next());
         vacancy.fill(request.into_work());
         if matches!(effect, Effect::Posted(_)) {
-            sending.doorbell = errno;
+            // SAFETY: the queue pair is created (invariant of `Inner`).
+            sending.doorbell = unsafe { ring_again(inner.raw, inner.pd.context(), errno) };
         }
         bad_wr::result_of_posted(POST_SEND, errno, effect, QueueKind::Send)
     }

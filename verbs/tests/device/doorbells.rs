@@ -1,6 +1,6 @@
 //! Requests whose doorbell, a call to the kernel on Soft-RoCE, fails.
 
-use std::{fs::File, os::fd::AsRawFd};
+use std::{fs::File, os::fd::AsRawFd, thread};
 
 use verbs::op;
 
@@ -43,6 +43,43 @@ fn work_with_a_failed_doorbell_stays_in_flight() {
     assert_eq!(link.a.send_queue().in_flight(), 2);
     link.post(op::Send::new(link.buf(b"third")));
     for message in [&b"first"[..], b"second", b"third"] {
+        assert_eq!(link.received().2, message);
+    }
+}
+
+/// Changes the credentials of this thread alone, unlike the C library.
+fn change_credentials() {
+    // SAFETY: takes numbers: the real, effective and saved group, of which one changes.
+    let changed = unsafe { libc::syscall(libc::SYS_setresgid, -1, 1000, -1) };
+    assert_eq!(changed, 0);
+}
+
+/// The kernel refuses a `write` to the device then.
+#[test]
+fn requests_of_a_thread_with_other_credentials_arrive() {
+    let mut link = Link::new();
+    for _ in 0..4 {
+        link.expect_message();
+    }
+    let changed = thread::spawn(|| {
+        change_credentials();
+        let single = op::Send::new(link.buf(b"single"));
+        link.a.post(single).unwrap();
+        assert!(link.a.take_doorbell_error().is_none());
+        let listed = [b"first", b"other"].map(|bytes| op::Send::new(link.buf(bytes)));
+        let mut batch = link.a.batch();
+        for request in listed {
+            batch.push(request).unwrap();
+        }
+        batch.post().unwrap();
+        let written = op::Send::new(link.buf(b"written"));
+        let mut batch = link.a.extended_batch().unwrap();
+        batch.push(written).unwrap();
+        batch.post().unwrap();
+        link
+    });
+    let mut link = changed.join().unwrap();
+    for message in [&b"single"[..], b"first", b"other", b"written"] {
         assert_eq!(link.received().2, message);
     }
 }
