@@ -231,6 +231,18 @@ impl EventChannel {
         Ok(())
     }
 
+    /// Whether the kernel refuses all calls on this channel and its identifiers with `EACCES`: the process has other credentials
+    /// than when it opened the channel, as after `setuid(2)`, `setgroups(2)` or `capset(2)`. Final, also with the old user again. A new
+    /// channel works. Established connections carry data as before.
+    pub fn is_refused(&self) -> bool {
+        let command = [0_u8];
+        let fd = self.handle.event_fd().as_raw_fd();
+        // The kernel refuses a command shorter than its header: with `EACCES`, or else with `EINVAL`.
+        // SAFETY: the buffer has one byte.
+        let written = unsafe { libc::write(fd, command.as_ptr().cast(), command.len()) };
+        written == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES)
+    }
+
     /// Destroys an identifier pending for an event, and suppresses the event. Returns false if the identifier
     /// was not pending; the event may have been delivered just before.
     pub fn cancel(&self, key: Key) -> bool {

@@ -130,6 +130,16 @@ struct Queues {
 pub(crate) enum Closed {
     ShutDown,
     DeviceRemoved,
+    /// The process has other credentials than when it opened the device.
+    Refused,
+}
+
+/// The error of calls that the kernel refuses after a change of credentials.
+pub(crate) fn refused() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the process has other credentials than when it opened the device, as after `setuid`",
+    )
 }
 
 impl Closed {
@@ -143,6 +153,7 @@ impl Closed {
                 io::ErrorKind::NetworkDown,
                 "the device of the listener's address has been removed",
             ),
+            Self::Refused => return refused(),
         };
         io::Error::new(kind, reason)
     }

@@ -15,6 +15,7 @@ use cm::{
 use verbs::{Context, Init, fd::wait_interruptible, waiting::EventFd};
 
 use crate::{
+    backlog::refused,
     connection::{Connection, ConnectionAddrs},
     device::ProtectionGroup,
     endpoint::{Endpoint, bring_up},
@@ -316,6 +317,11 @@ impl Connecting {
 
     pub(crate) fn failed(&self, failure: ConnectFailure) {
         self.finish(Err(io::Error::new(failure.kind(), failure)));
+    }
+
+    /// Fails as the kernel refuses calls of this process.
+    pub(crate) fn refused(&self) {
+        self.finish(Err(refused()));
     }
 
     #[cfg(feature = "tokio")]

@@ -66,6 +66,7 @@ impl Listener {
     /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), before or during the call.
     /// - `NetworkDown`: the device of the listener's address has been removed. Listen again once the address
     ///   is back. A listener at the wildcard address has no device.
+    /// - `PermissionDenied`: the process has other credentials than when it opened the device, as after `setuid(2)`. Listen again.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(stream) = self.try_accept()? {
@@ -205,7 +206,7 @@ impl Listener {
 }
 
 /// Iterator over the connections of a [`Listener`]. Ends when the listener is [shut
-/// down](Listener::shutdown), and after the error of a removed device.
+/// down](Listener::shutdown), and after the error of a removed device or of other credentials.
 #[derive(Debug)]
 pub struct Incoming<'l> {
     listener: &'l Listener,
@@ -223,7 +224,8 @@ impl Iterator for Incoming<'_> {
             Ok((stream, _)) => Some(Ok(stream)),
             Err(err) if err.kind() == io::ErrorKind::InvalidInput => None,
             Err(err) => {
-                self.is_over = err.kind() == io::ErrorKind::NetworkDown;
+                let ends = [io::ErrorKind::NetworkDown, io::ErrorKind::PermissionDenied];
+                self.is_over = ends.contains(&err.kind());
                 Some(Err(err))
             }
         }

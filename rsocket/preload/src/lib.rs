@@ -40,7 +40,7 @@
 //!   which peers know this library, and `TCP_DEFER_ACCEPT` has no effect. A program that sets `TCP_MAXSEG` itself gets TCP.
 //! - A process killed by a signal, `abort`, or `exec` by a process with rsockets discards data that the peer has
 //!   not acknowledged, as with librdmacm, and the peer's calls fail with `ECONNRESET`.
-//! - After `setuid` and its kin, streams made before end with `EACCES`: see `CALLS.md`.
+//! - After `setuid` and its kin, a listener made before fails with `EACCES`, except with `RDMAV_FORK_SAFE`: see `CALLS.md`.
 //! - A process whose main thread calls `pthread_exit` does not end with its other threads, because the threads of
 //!   this library continue.
 //! - An rsocket cannot be passed to another process by a message (`SCM_RIGHTS`): `sendmsg` fails with `EOPNOTSUPP`, and

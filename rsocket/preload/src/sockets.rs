@@ -429,7 +429,14 @@ unsafe fn rsocket_accept(
             log::write_line(|| format!("descriptor {fd}: accepted by RDMA"));
             fd
         }
-        Err(err) => failed(&err),
+        Err(err) => {
+            if rsocket::errno(&err) == libc::EACCES {
+                log::warn(&format!(
+                    "descriptor {fd} accepts no connection: {err}; set RDMAV_FORK_SAFE, with which sockets begin as TCP"
+                ));
+            }
+            failed(&err)
+        }
     })
 }
 

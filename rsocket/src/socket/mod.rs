@@ -236,6 +236,12 @@ impl Socket {
         Ok(Self::with_phase(engine, family, phase, choices))
     }
 
+    /// Whether the kernel refuses this thread's calls to bind and connect this socket, as the thread has other credentials than
+    /// when the socket was created: after `setuid(2)` and the like. An established stream works as before.
+    pub fn is_refused(&self) -> bool {
+        self.engine.is_refused()
+    }
+
     fn with_phase(engine: Arc<Engine>, family: Family, phase: Phase, choices: Choices) -> Self {
         Self {
             engine,

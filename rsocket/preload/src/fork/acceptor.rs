@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use interpose::last_errno;
 use rsocket::{PollEntry, PollEvents, poll};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -100,7 +101,8 @@ impl Acceptor {
         let mut listeners = lock(&self.listeners);
         for listener in &*listeners {
             let at = listener.socket.local_addr()?;
-            if at.ip() == ip {
+            // Not from before a change of the process's credentials.
+            if at.ip() == ip && !listener.socket.is_refused() {
                 return Ok(at.port());
             }
         }
@@ -238,6 +240,11 @@ impl Turn for Acceptor {
                 len: 0,
                 since: Instant::now(),
             });
+        }
+        if unproven.len() < MAX_UNPROVEN && last_errno() == libc::EACCES {
+            // Ready for ever: the process has changed its credentials.
+            let is_other = |other: &Inner| !Arc::ptr_eq(&other.socket, &listener.socket);
+            lock(&self.listeners).retain(is_other);
         }
     }
 

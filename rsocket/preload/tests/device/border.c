@@ -1,11 +1,16 @@
-/* Calls that are left by a jump out of a handler, and calls of a process with other credentials than at the start. */
+/* Calls that are left by a jump out of a handler, and calls of a process that changes its identity. */
 
 #define _GNU_SOURCE
+#include <grp.h>
+#include <linux/capability.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 #include "calls.h"
 
@@ -56,19 +61,75 @@ static void jumping(void) {
     CHECK(pthread_join(reader, NULL) == 0);
 }
 
-/* The kernel refuses calls on a device that other credentials have opened: no byte seems to be sent. */
-static void credentials(void) {
-    struct ends ends = connected();
-    char byte = 0;
-    passes(ends.client, ends.server);
-    CHECK(setgid(1000) == 0 && setuid(1000) == 0);
-    CHECK(send(ends.client, &byte, 1, 0) == -1 && errno == EACCES);
-    CHECK(send(ends.client, &byte, 1, 0) == -1 && errno == EACCES);
-    CHECK(recv(ends.client, &byte, 1, 0) == -1 && errno == EACCES);
-    CHECK(send(ends.server, &byte, 1, 0) == -1 && errno == EACCES);
+static int user(void) { return setgid(1000) == 0 && setuid(1000) == 0 ? 0 : -1; }
+
+static int groups(void) { return setgroups(0, NULL); }
+
+static int bounds(void) { return prctl(PR_CAPBSET_DROP, CAP_SYS_TIME, 0, 0, 0); }
+
+static int secure(void) { return prctl(PR_SET_SECUREBITS, 0, 0, 0, 0); }
+
+static int root(void) { return chroot("/tmp") == 0 && chdir("/") == 0 ? 0 : -1; }
+
+static int jail(void) { return root() == 0 ? user() : -1; }
+
+static int mounts(void) { return unshare(CLONE_NEWNS); }
+
+/* Changes of the identity of a process, and whether a new socket has its device afterwards. */
+static const struct {
+    const char *name;
+    int (*make)(void);
+    int keeps_device;
+} changes[] = {
+    {"user", user, 1}, {"groups", groups, 1}, {"bounds", bounds, 1}, {"secure", secure, 1},
+    {"root", root, 1}, {"jail", jail, 0},     {"mounts", mounts, 1},
+};
+
+/* Streams from before a change carry data as before, and later ones are made. */
+static void change(size_t number) {
+    struct ends before = connected(), after;
+    passes(before.client, before.server);
+    CHECK(changes[number].make() == 0);
+    for (int i = 0; i < 1000; i++) {
+        passes(before.client, before.server);
+        passes(before.server, before.client);
+    }
+    after = connected();
+    passes(after.client, after.server);
+    passes(after.server, after.client);
+    passes(before.client, before.server);
+    CHECK(is_rsocket(after.client) == changes[number].keeps_device);
+    CHECK(shutdown(before.client, SHUT_WR) == 0);
+    CHECK(recv(before.server, &(char){0}, 1, 0) == 0);
 }
 
-static const struct part parts[] = {{"jumping", jumping}, {"credentials", credentials}};
+static void identities(void) {
+    for (size_t number = 0; number < sizeof changes / sizeof *changes; number++) {
+        int status;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            change(number);
+            exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0)
+            fprintf(stderr, "%s\n", changes[number].name);
+        CHECK(status == 0);
+    }
+}
+
+/* The kernel gives connections to the credentials of the opener alone: the listener fails. */
+static void listener(void) {
+    struct sockaddr_in name;
+    int listening = listener_at(&name), client;
+    CHECK(user() == 0);
+    client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
+    CHECK(accept(listening, NULL, NULL) == -1 && errno == EACCES);
+}
+
+static const struct part parts[] = {{"jumping", jumping}, {"identities", identities}, {"listener", listener}};
 
 int main(int argc, char **argv) {
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);

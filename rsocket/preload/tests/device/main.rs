@@ -301,8 +301,14 @@ fn handler_that_jumps_out_of_a_call_leaves_no_lock() {
 }
 
 #[test]
-fn stream_of_a_process_with_other_credentials_ends_with_eacces() {
-    assert_eq!(call_of("border.c", "credentials", &[]), "");
+fn streams_of_a_process_that_changes_its_identity_go_on() {
+    call_of("border.c", "identities", &[]);
+}
+
+#[test]
+fn listener_of_a_process_that_changes_its_identity_reports_the_reason() {
+    let output = call_of("border.c", "listener", &[]);
+    assert_eq!(output.matches("set RDMAV_FORK_SAFE").count(), 1, "{output}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -12,6 +13,8 @@ ADDRESS, PART = sys.argv[1:3]
 WORKERS = 4
 CLIENTS = 20
 SIZE = 20000
+# Of each process, in seconds.
+LIMIT = 60
 
 
 def listener(options=()):
@@ -46,6 +49,7 @@ class Fork:
     def __init__(self, function, *arguments):
         self.pid = os.fork()
         if self.pid == 0:
+            signal.alarm(LIMIT)
             status = 1
             try:
                 function(*arguments)
@@ -293,6 +297,39 @@ def late():
     server.check()
 
 
+def changes_user(listening):
+    """Moves a connection, changes its group, and moves another. Offers a third, and changes its user before the answer."""
+    first = listening.accept()[0]
+    assert first.recv(100) == b"before"
+    os.setgid(1000)
+    first.sendall(b"after")
+    second = listening.accept()[0]
+    assert second.recv(100) == b"second"
+    third = listening.accept()[0]
+    assert select.select([third], [], [], 0)[0] == []
+    os.setuid(1000)
+    second.sendall(b"moved")
+    third.sendall(b"by TCP")
+    assert [connection.recv(100) for connection in (first, second, third)] == [b"end"] * 3
+
+
+def user():
+    """A server that changes its user after its first bytes, as rsync's, and between an offer and its confirmation."""
+    listening, name = listener()
+    server = Fork(changes_user, listening)
+    first = socket.create_connection(name)
+    first.sendall(b"before")
+    assert first.recv(100) == b"after" and is_moved(first)
+    second = socket.create_connection(name)
+    second.sendall(b"second")
+    third = socket.create_connection(name)
+    assert second.recv(100) == b"moved" and is_moved(second)
+    assert third.recv(100) == b"by TCP" and is_tcp(third)
+    for connection in (first, second, third):
+        connection.sendall(b"end")
+    server.check()
+
+
 def threaded_server(listening):
     """Echoes, with a thread for each connection."""
 
@@ -345,6 +382,8 @@ PARTS = {
     "deferred": deferred,
     "greeting": greeting,
     "late": late,
+    "user": user,
 }
+signal.alarm(LIMIT)
 PARTS[PART]()
 print("all is well")

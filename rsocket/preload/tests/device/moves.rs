@@ -52,3 +52,8 @@ fn threads_that_use_a_connection_at_once_move_it_once() {
 fn client_that_does_not_wait_stays_tcp_with_its_data() {
     part("late", "0");
 }
+
+#[test]
+fn connections_of_a_server_that_changes_its_user_go_on() {
+    part("user", "2");
+}

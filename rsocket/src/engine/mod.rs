@@ -7,13 +7,12 @@
 use std::{
     collections::HashMap,
     io,
-    mem::ManuallyDrop,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{self, SyncSender},
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::SyncSender,
     },
     thread,
     time::{Duration, Instant},
@@ -32,19 +31,19 @@ use crate::{
     connection::Connection,
     datagram::{DatagramSocket, resolve},
     device::Devices,
-    exit::{ExitProgress, ExitRequest, wait_at_exit},
-    setup::{self, DEFERRED_CHECK, MAX_SETUP_WORK, SetUp},
+    exit::{ExitProgress, ExitRequest},
+    setup::{DEFERRED_CHECK, SetUp},
     timers::{Action, TimerId, Timers},
     unsent::Unsent,
 };
 
+mod current;
+
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MAX_SOCKETS_PER_ROUND: usize = 64;
 
-/// Interval between attempts to find the engine at the exit of the process, and their number: the lock is held
-/// briefly, except while the engine is started.
+/// Interval between attempts to find the engine at the exit of the process, and between looks at dropped streams.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
-const MAX_ATTEMPTS: u32 = 100;
 
 /// Time for the engine thread to answer after the limit of a disconnect of all streams.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -74,6 +73,10 @@ pub(crate) struct Engine {
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
     pid: Pid,
+    /// The engine of sockets from before a change of credentials.
+    older: Option<Arc<Self>>,
+    /// Whether the kernel refuses calls on the channel.
+    is_refused: AtomicBool,
 }
 
 /// Work of the set-up thread, in the order of the connection manager's events.
@@ -104,71 +107,7 @@ enum IdOwner {
     Resolving(Weak<DatagramSocket>, SocketAddr),
 }
 
-static ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
-
 impl Engine {
-    /// Returns the engine of this process, started with the first socket.
-    pub(crate) fn get() -> io::Result<Arc<Self>> {
-        let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = &*engine
-            && engine.process == verbs::fork::fork_generation()
-        {
-            return Ok(Arc::clone(engine));
-        }
-        let (setup, work) = mpsc::sync_channel(MAX_SETUP_WORK);
-        let new = Arc::new(Self {
-            setup,
-            channel: EventChannel::new()?,
-            devices: Devices::default(),
-            owners: Mutex::default(),
-            timers: Mutex::new(Timers::new()),
-            unsent: Unsent::new()?,
-            event_fd: EventFd::new()?,
-            always_readable: EventFd::new()?,
-            deferring: Mutex::default(),
-            datagram_sockets: Mutex::default(),
-            next_socket_name: AtomicU64::new(0),
-            udp: verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?),
-            exit: ExitRequest::default(),
-            process: verbs::fork::fork_generation(),
-            pid: rustix::process::getpid(),
-        });
-        new.always_readable.notify();
-        let served = Arc::downgrade(&new);
-        verbs::signals::spawn_without_signals("rsocket-setup", move || {
-            setup::run(|| served.upgrade(), &work);
-        })?;
-        let driven = Arc::clone(&new);
-        verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
-        wait_at_exit();
-        if let Some(old) = engine.replace(Arc::clone(&new)) {
-            // After a fork, the old engine belongs to the parent process, so the child must not drop it.
-            let _kept = ManuallyDrop::new(old);
-        }
-        Ok(new)
-    }
-
-    /// Returns the engine of this process, if any. The caller may be inside a signal handler that interrupted
-    /// [`get`](Self::get), so gives up after some time.
-    pub(crate) fn running() -> Option<Arc<Self>> {
-        for _ in 0..MAX_ATTEMPTS {
-            let engine = match ENGINE.try_lock() {
-                Ok(engine) => engine,
-                Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    thread::sleep(ATTEMPT_INTERVAL);
-                    continue;
-                }
-            };
-            return engine.as_ref().filter(|engine| engine.is_own()).cloned();
-        }
-        None
-    }
-
-    fn is_own(&self) -> bool {
-        self.process == verbs::fork::fork_generation() && self.pid == rustix::process::getpid()
-    }
-
     /// Disconnects all streams; see [`disconnect_all`](crate::disconnect_all), and with a thread
     /// [`disconnect_at_exit`](crate::disconnect_at_exit).
     pub(crate) fn disconnect_all(&self, limit: Duration, thread: Option<Pid>) -> bool {
@@ -183,18 +122,25 @@ impl Engine {
 
     /// Returns all connections, those closed by the program among them.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        let older = self.older.iter().flat_map(|older| older.connections());
         let owners = self.owners();
         let connections = owners.values().filter_map(|owner| match owner {
             IdOwner::Connected(connection) => connection.upgrade(),
             _ => None,
         });
-        connections.collect()
+        connections.chain(older).collect()
     }
 
     /// Returns all datagram sockets.
     pub(crate) fn all_datagram_sockets(&self) -> Vec<Arc<DatagramSocket>> {
+        let older = self.older.iter();
+        let older = older.flat_map(|older| older.all_datagram_sockets());
         let sockets = self.datagram_sockets();
-        sockets.values().filter_map(Weak::upgrade).collect()
+        sockets
+            .values()
+            .filter_map(Weak::upgrade)
+            .chain(older)
+            .collect()
     }
 
     /// A descriptor for callers to poll without end, when too many files are open for one of their own.
@@ -416,9 +362,13 @@ impl Engine {
     /// Waits until the peers of all streams dropped by the program have acknowledged all data, at most for `limit`.
     pub(crate) fn wait_for_dropped(&self, limit: Duration) {
         let start = Instant::now();
-        while self.unsent.has_dropped() && start.elapsed() < limit {
+        while self.has_dropped() && start.elapsed() < limit {
             thread::sleep(ATTEMPT_INTERVAL);
         }
+    }
+
+    fn has_dropped(&self) -> bool {
+        self.unsent.has_dropped() || self.older.as_ref().is_some_and(|older| older.has_dropped())
     }
 
     /// Ends the timers of a connection.
@@ -441,7 +391,7 @@ impl Engine {
         let next = [self.run_timers(), exit.serve(self)];
         let next = next.into_iter().flatten().min();
         let fds = [
-            self.channel.as_fd(),
+            self.readable_channel(),
             self.event_fd.as_fd(),
             self.udp.as_fd(),
             self.unsent.as_fd(),
@@ -451,9 +401,7 @@ impl Engine {
         drop(wait_any_readable("poll", fds, remaining));
         self.event_fd.drain();
         self.receive_udp();
-        while let Ok(Some(event)) = self.channel.try_next() {
-            self.dispatch(event);
-        }
+        self.receive_events();
     }
 
     /// Handles the end of an established connection. All other events are the set-up thread's, also the end of
