@@ -148,6 +148,7 @@ unsafe fn rsocket_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll
             (Some(event), Some(flag)) if is_added => {
                 flag.store(true, SeqCst);
                 registered().insert((fd, epfd), event);
+                fork::enter_loop(fd);
             }
             _ => drop(registered().remove(&(fd, epfd))),
         }

@@ -31,12 +31,16 @@ const TCP_SAVE_SYN: c_int = 27;
 const TCP_SAVED_SYN: c_int = 28;
 
 fn set(tcp: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Result<()> {
+    set_at(tcp, libc::IPPROTO_TCP, name, value)
+}
+
+fn set_at(tcp: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let real = real!(
         setsockopt: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int
     );
     let at = (&raw const value).cast();
     // SAFETY: the value is an `int` and outlives the call.
-    let set = unsafe { real(tcp.as_raw_fd(), libc::IPPROTO_TCP, name, at, 4) };
+    let set = unsafe { real(tcp.as_raw_fd(), level, name, at, 4) };
     match set {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -105,6 +109,12 @@ fn syn_mss(headers: &[u8]) -> Option<u16> {
             _ => return None,
         }
     }
+}
+
+/// Sets the number of bytes from which on a connection is readable. A connection that is readable then wakes its waits.
+pub(crate) fn set_low_water(tcp: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    set_at(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Wakes all waits for sending, edge-triggered ones too.

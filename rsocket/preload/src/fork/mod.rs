@@ -291,6 +291,13 @@ pub(crate) fn step_for_wait(fd: c_int, need: Need) -> bool {
     advance(fd, &stream, need).is_none()
 }
 
+/// Records that an event loop waits for a descriptor.
+pub(crate) fn enter_loop(fd: c_int) {
+    if let Some(stream) = state(fd).and_then(|_| MOVES.find(fd)) {
+        stream.enter_loop();
+    }
+}
+
 /// Ends a direction of a connection after its move. Returns whether the connection is being moved.
 pub(crate) fn shut_later(fd: c_int, how: Shutdown) -> bool {
     let Some(stream) = state(fd).and_then(|_| MOVES.find(fd)) else {
@@ -421,6 +428,9 @@ fn begin(fd: c_int, tcp: BorrowedFd<'_>) -> bool {
             Ok(stream) => {
                 MOVES.add(twin, Arc::clone(stream));
                 mark(twin, MOVING);
+                if epoll::may_have(twin) {
+                    stream.enter_loop();
+                }
             }
             Err(_) => mark(twin, otherwise),
         }

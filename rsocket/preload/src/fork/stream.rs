@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rsocket::{PollEntry, PollEvents, poll};
 use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, Shutdown, getpeername, getsockname, recv, send},
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     log,
-    move_options::{is_client_shown, nudge, reset},
+    move_options::{is_client_shown, nudge, reset, set_low_water},
 };
 
 /// Pause, and number of pauses, for the rest of a frame; without it, the bytes are the program's.
@@ -98,10 +99,27 @@ struct MoveProgress {
     secret: Secret,
     /// Whether a thread is working on the stream.
     has_thread: bool,
+    /// Whether an event loop waits for the TCP connection, to which frames alone are no readiness.
+    is_in_loop: bool,
+}
+
+impl MoveProgress {
+    /// Makes the TCP connection readable by a frame alone, or not. A loop would find no data, and wrk takes that for a failure.
+    fn show_frames(&self, tcp: BorrowedFd<'_>, shows: bool) {
+        if self.is_in_loop {
+            let low_water = if shows { 1 } else { FRAME_SIZE + 1 };
+            // If this fails, loops make a call in vain.
+            drop(set_low_water(tcp, low_water));
+        }
+    }
 }
 
 /// Interval between looks at states without a descriptor to wait for.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The interval for frames that end no wait is a part of the time so far, and at least this.
+const HIDDEN_TICK_PART: u32 = 8;
+const HIDDEN_TICK: Duration = Duration::from_millis(1);
 
 fn stays(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why.to_owned())
@@ -230,6 +248,7 @@ impl MovingStream {
             port: 0,
             secret: Secret::default(),
             has_thread: false,
+            is_in_loop: false,
         };
         let side = Side::Connecting(Mutex::new(progress));
         let stream = Arc::new(Self::of(tcp, names, side)?);
@@ -286,6 +305,7 @@ impl MovingStream {
                 consume(tcp);
                 progress.phase = MovePhase::Joining;
                 progress.since = Instant::now();
+                progress.show_frames(tcp, true);
                 (progress.port, progress.secret) = (port, secret);
                 drop(progress);
                 self.start_thread();
@@ -307,11 +327,13 @@ impl MovingStream {
                 // No proof is sent from now on.
                 progress.phase = MovePhase::Failed;
                 progress.inner = None;
+                progress.show_frames(tcp, true);
                 Step::Tcp { skips }
             }
             Verdict::Reset => {
                 progress.phase = MovePhase::Failed;
                 progress.inner = None;
+                progress.show_frames(tcp, true);
                 reset(tcp);
                 Step::Reset
             }
@@ -339,6 +361,9 @@ impl MovingStream {
         if let Some(mut progress) = self.progress() {
             progress.has_thread = false;
             progress.phase = progress.phase.without_thread();
+            if let Ok(tcp) = self.tcp.get() {
+                progress.show_frames(tcp, true);
+            }
         }
         if let Ok(tcp) = self.tcp.get() {
             nudge(tcp);
@@ -354,14 +379,56 @@ impl MovingStream {
             MovePhase::Awaiting if !limit.is_zero() => {}
             _ => {
                 progress.has_thread = false;
+                progress.show_frames(tcp, true);
                 return Some(false);
             }
         }
         drop(progress);
-        if matches!(await_readable(tcp, limit.min(TICK)), Ok(true)) {
+        self.await_head(tcp);
+        if head(tcp) != Head::Nothing {
             self.step(Need::Receive);
         }
         None
+    }
+
+    /// Waits for a frame or data of the peer, at most for a tick.
+    fn await_head(&self, tcp: BorrowedFd<'_>) {
+        let Some(progress) = self.progress() else {
+            return;
+        };
+        let hidden = (progress.since.elapsed() / HIDDEN_TICK_PART).clamp(HIDDEN_TICK, TICK);
+        let tick = if progress.is_in_loop { hidden } else { TICK };
+        drop(progress);
+        // Another look follows.
+        let _: rustix::io::Result<bool> = await_readable(tcp, tick);
+    }
+
+    /// Hides frames from an event loop. The thread shows the connection as readable once there is something for the program.
+    pub(crate) fn enter_loop(&self) {
+        if let (Some(mut progress), Ok(tcp)) = (self.progress(), self.tcp.get()) {
+            progress.is_in_loop = true;
+            let is_followed = match progress.phase {
+                MovePhase::Awaiting => progress.has_thread,
+                MovePhase::Proved { .. } => true,
+                _ => false,
+            };
+            progress.show_frames(tcp, !is_followed);
+        }
+    }
+
+    /// Waits until the confirmed RDMA stream has data or its end, or the program has gone on. Then shows the confirmation.
+    fn follow_in_loop(&self, tcp: BorrowedFd<'_>) {
+        while self.is_proved() {
+            let inner = self.progress().and_then(|progress| progress.inner.clone());
+            let Some(inner) = inner else { return };
+            let mut entry = [PollEntry::socket(&inner.socket, PollEvents::IN)];
+            if !matches!(poll(&mut entry, Some(TICK)), Ok(0)) {
+                break;
+            }
+        }
+        if let Some(progress) = self.progress() {
+            progress.show_frames(tcp, true);
+        }
     }
 
     /// Whether a proof has been sent, and the program has not gone on.
@@ -402,6 +469,9 @@ impl MovingStream {
         }
         progress.phase = MovePhase::Proved { secret };
         progress.since = Instant::now();
+        if let Ok(tcp) = self.tcp.get() {
+            progress.show_frames(tcp, false);
+        }
         drop(progress);
         let proof = Proof {
             secret,
@@ -452,10 +522,17 @@ fn follow(stream: &Weak<MovingStream>) {
     while let Some(stream) = stream.upgrade().filter(|_| has_offer) {
         let Ok(tcp) = stream.tcp.get() else { return };
         let is_over = !stream.is_proved() || Instant::now() > deadline;
-        if is_over || matches!(await_readable(tcp, TICK), Ok(true)) {
+        let head = head(tcp);
+        if is_over || head != Head::Nothing {
             nudge(tcp);
+            if matches!(head, Head::Frame(_)) {
+                stream.follow_in_loop(tcp);
+            } else if let Some(progress) = stream.progress() {
+                progress.show_frames(tcp, true);
+            }
             return;
         }
+        stream.await_head(tcp);
     }
 }
 
@@ -533,6 +610,7 @@ mod tests {
             port: 0,
             secret: Secret::default(),
             has_thread: true,
+            is_in_loop: false,
         };
         let side = Side::Connecting(Mutex::new(progress));
         let stream = MovingStream::of(tcp.as_fd(), names, side).unwrap();

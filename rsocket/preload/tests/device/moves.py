@@ -160,6 +160,40 @@ def workers(edge):
         server.end()
 
 
+def strict():
+    """A client in an event loop to which readiness without data is an error, as to wrk."""
+    listening, name = listener()
+    servers = [Fork(event_loop, listening, False) for _ in range(WORKERS)]
+    poller = select.epoll()
+    unsent, got = {}, {}
+    connections = {}
+    for number in range(CLIENTS):
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex(name)
+        fd = connection.fileno()
+        connections[fd], unsent[fd], got[fd] = connection, content(number), b""
+        poller.register(connection, select.EPOLLIN | select.EPOLLOUT)
+    moved = 0
+    while connections:
+        for fd, events in poller.poll():
+            if events & select.EPOLLIN:
+                got[fd] += connections[fd].recv(65536)
+            if unsent[fd] and events & select.EPOLLOUT:
+                try:
+                    unsent[fd] = unsent[fd][connections[fd].send(unsent[fd]) :]
+                except BlockingIOError:
+                    continue
+            if not unsent[fd]:
+                poller.modify(fd, select.EPOLLIN)
+            if len(got[fd]) == SIZE:
+                moved += is_moved(connections[fd])
+                connections.pop(fd).close()
+    assert moved == CLIENTS, moved
+    for server in servers:
+        server.end()
+
+
 def blocking_clients(name):
     for number in range(1000, 1000 + CLIENTS):
         with socket.create_connection(name) as connection:
@@ -377,6 +411,7 @@ PARTS = {
     "threads": threads,
     "workers-level": lambda: workers(False),
     "workers-edge": lambda: workers(True),
+    "strict": strict,
     "used-late": used_late,
     "silent": silent,
     "deferred": deferred,

@@ -24,6 +24,11 @@ fn edge_triggered_loops_of_several_processes_move_each_connection() {
 }
 
 #[test]
+fn moving_client_in_an_event_loop_is_readable_only_with_data() {
+    part("strict", "100");
+}
+
+#[test]
 fn connections_used_in_another_order_are_not_crossed() {
     part("used-late", "100");
 }
