@@ -2,34 +2,23 @@
 
 use std::{
     io::{Read, Write},
-    process::Command,
     thread,
     time::Instant,
 };
 
 use rsocket::{Options, Stream};
 
-use crate::streams::{TEST_TIMEOUT, pair, pattern};
+use crate::{
+    leaks::{self, wait_for_earlier_tests},
+    streams::{TEST_TIMEOUT, pair, pattern},
+};
 
 const LEN: usize = 4 << 20;
 const IN_USE: usize = 128 << 10;
 
-/// Number of memory regions of the given size.
+/// Number of this process's memory regions of `bytes` bytes.
 fn regions(bytes: usize) -> usize {
-    let output = Command::new("rdma")
-        .args(["resource", "show", "mr"])
-        .output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let len = bytes.to_string();
-    let is_it = |words: [&str; 2]| words[0] == "mrlen" && words[1] == len;
-    text.lines()
-        .filter(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.windows(2).any(|pair| is_it([pair[0], pair[1]]))
-        })
-        .count()
+    leaks::regions().iter().filter(|&&len| len == bytes).count()
 }
 
 /// Sends bytes in one direction, read in pieces of `piece` bytes.
@@ -77,35 +66,32 @@ fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
 fn buffers_of_busy_stream_grow() {
     const SIZES: [usize; 4] = [16 << 10, 32 << 10, IN_USE, LARGER];
     const LARGER: usize = 512 << 10;
-    let before = SIZES.map(regions);
-    let added = || {
-        let now = SIZES.map(regions);
-        [0, 1, 2, 3].map(|size| now[size] - before[size])
-    };
+    let found = || SIZES.map(regions);
+    wait_for_earlier_tests();
     for piece in [LEN, 16 << 10] {
         let (mut client, mut server) = pair(&Options::new());
-        assert_eq!(added(), [2, 2, 0, 0], "two idle ends");
+        assert_eq!(found(), [2, 2, 0, 0], "two idle ends");
         fill(&mut client, &mut server, IN_USE);
-        assert_eq!(added(), [1, 1, 2, 0], "the sender's and the receiver's");
+        assert_eq!(found(), [1, 1, 2, 0], "the sender's and the receiver's");
         for _ in 0..8 {
             fill(&mut client, &mut server, IN_USE);
         }
-        assert_eq!(added()[3], 1, "the receiver's");
+        assert_eq!(found()[3], 1, "the receiver's");
         // The client's buffer grows while a write waits for the server.
         let until = Instant::now() + TEST_TIMEOUT;
         loop {
             send(&mut client, &mut server, piece);
-            let found = added();
-            if found == [1, 1, 0, 2] {
+            let now = found();
+            if now == [1, 1, 0, 2] {
                 break;
             }
-            assert!(Instant::now() < until, "{found:?}");
+            assert!(Instant::now() < until, "{now:?}");
         }
         fill(&mut client, &mut server, LARGER);
         // The grown buffers work in the other direction, too.
         send(&mut server, &mut client, piece);
         drop((client, server));
-        assert_eq!(added(), [0; 4]);
+        assert_eq!(found(), [0; 4]);
     }
 }
 
@@ -114,6 +100,7 @@ fn buffers_of_busy_stream_grow() {
 fn message_during_growth_of_the_buffer_arrives_whole() {
     // The explicit size prevents growth.
     let fixed = Options::new().send_buffer(256 << 10);
+    wait_for_earlier_tests();
     let (mut client, mut server) = pair(&fixed);
     // The first time, the idle buffer grows to the size in use.
     for _ in 0..8 {
@@ -136,14 +123,14 @@ fn buffers_with_fixed_size_do_not_grow() {
     let fixed = Options::new()
         .send_buffer(96 << 10)
         .receive_buffer(96 << 10);
-    let before = regions(SIZE);
+    wait_for_earlier_tests();
     let (mut client, mut server) = pair(&fixed);
     // Over iWARP the accepted stream's buffer has its size from the first stall on.
     fill(&mut client, &mut server, SIZE);
-    assert_eq!(regions(SIZE), before + 4);
+    assert_eq!(regions(SIZE), 4);
     for _ in 0..20 {
         fill(&mut client, &mut server, SIZE);
     }
     send(&mut client, &mut server, LEN);
-    assert_eq!(regions(SIZE), before + 4);
+    assert_eq!(regions(SIZE), 4);
 }

@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -13,6 +12,7 @@ use verbs::{CompletionQueue, Init, QueuePair};
 
 use crate::{
     handshakes::{data, raw_qp},
+    leaks::{regions, wait_for_earlier_tests, wait_for_regions},
     local,
     probe::{Probe, resolved},
 };
@@ -54,29 +54,6 @@ fn wait_for(listener: &Listener, expected: impl Fn(&Refusals) -> bool) {
     }
 }
 
-/// Number of memory regions on the host.
-fn regions() -> usize {
-    let listed = Command::new("rdma")
-        .args(["resource", "show", "mr"])
-        .output()
-        .unwrap();
-    assert!(listed.status.success(), "{listed:?}");
-    String::from_utf8(listed.stdout).unwrap().lines().count()
-}
-
-/// Waits until at most `max` memory regions are left. Regions of an earlier test may be released meanwhile.
-fn wait_for_regions(max: usize) {
-    let start = Instant::now();
-    while regions() > max {
-        assert!(
-            start.elapsed() < TEST_TIMEOUT,
-            "{}, more than {max}",
-            regions()
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn connect_during_flood_of_half_open_connections_succeeds() {
     const BACKLOG: usize = 8;
@@ -110,12 +87,12 @@ fn connect_during_flood_of_half_open_connections_succeeds() {
 
 #[test]
 fn half_open_connections_time_out_and_release_memory() {
+    wait_for_earlier_tests();
     let options = Options::new().handshake_timeout(Duration::from_secs(3));
     let listener = options.listen(local()).unwrap();
-    let before = regions();
     let flood = [(); 4].map(|()| half_open(&listener).unwrap());
     wait_for(&listener, |refusals| refusals.timed_out == 4);
-    wait_for_regions(before);
+    wait_for_regions(0);
     // A late handshake finds no half-open connection.
     drop(flood);
     let _client = Stream::connect(listener.local_addr().unwrap()).unwrap();
@@ -125,11 +102,11 @@ fn half_open_connections_time_out_and_release_memory() {
 
 #[test]
 fn half_open_connection_has_no_send_buffer() {
+    wait_for_earlier_tests();
     let listener = Listener::bind(local()).unwrap();
-    let before = regions();
     let raw = half_open(&listener).unwrap();
     // The reply names the table and the receive buffer.
-    assert_eq!(regions(), before + 2);
+    assert_eq!(regions().len(), 2);
     let HalfOpen {
         _response: response,
         _qp: qp,
@@ -138,41 +115,41 @@ fn half_open_connection_has_no_send_buffer() {
     } = raw;
     let peer = response.establish(qp).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    assert_eq!(regions(), before + 3);
+    assert_eq!(regions().len(), 3);
     drop((stream, peer));
-    wait_for_regions(before);
+    wait_for_regions(0);
 }
 
 #[test]
 fn half_open_connections_beyond_the_address_limit_are_rejected() {
+    wait_for_earlier_tests();
     let options = Options::new().half_open_per_address(2);
     let listener = options.listen(local()).unwrap();
-    let before = regions();
     let flood: Vec<_> = (0..6).map(|_| half_open(&listener)).collect();
     let refusals = listener.refusals();
     // Displaced only on a machine slow enough for the first to be older than a second.
     assert_eq!(refusals.rejected + refusals.displaced, 4);
-    wait_for_regions(before + 2 * 2);
+    wait_for_regions(2 * 2);
     drop(flood);
 }
 
 #[test]
 fn half_open_connections_of_dropped_listener_release_memory() {
-    let before = regions();
+    wait_for_earlier_tests();
     let listener = Listener::bind(local()).unwrap();
     let flood = [(); 3].map(|()| half_open(&listener).unwrap());
     drop(listener);
-    wait_for_regions(before);
+    wait_for_regions(0);
     drop(flood);
 }
 
 #[test]
 fn aborted_handshake_releases_memory_and_is_counted() {
+    wait_for_earlier_tests();
     let listener = Listener::bind(local()).unwrap();
-    let before = regions();
     drop(half_open(&listener).unwrap());
     wait_for(&listener, |refusals| refusals.failed == 1);
-    wait_for_regions(before);
+    wait_for_regions(0);
 }
 
 #[test]

@@ -18,20 +18,54 @@ fn files() -> Vec<PathBuf> {
         .collect()
 }
 
+/// The kernel's list of objects of one kind, a line each.
+fn listed(kind: &str) -> String {
+    let shown = Command::new("rdma")
+        .args(["resource", "show", kind])
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    String::from_utf8(shown.stdout).unwrap()
+}
+
 /// Numbers of open descriptors and of RDMA objects.
 pub(crate) fn resources() -> Vec<usize> {
     let files = files().len();
-    let listed = |kind| {
-        let shown = Command::new("rdma")
-            .args(["resource", "show", kind])
-            .output()
-            .unwrap();
-        assert!(shown.status.success(), "{shown:?}");
-        String::from_utf8(shown.stdout).unwrap().lines().count()
-    };
+    let listed = |kind| listed(kind).lines().count();
     iter::once(files)
         .chain(["qp", "mr", "cq", "pd", "cm_id"].map(listed))
         .collect()
+}
+
+/// Lengths in bytes of this process's memory regions.
+pub(crate) fn regions() -> Vec<usize> {
+    let process = std::process::id().to_string();
+    let value = |line: &str, name| {
+        let mut words = line.split_whitespace();
+        words.find(|&word| word == name)?;
+        words.next().map(str::to_owned)
+    };
+    listed("mr")
+        .lines()
+        .filter(|line| value(line, "pid").as_ref() == Some(&process))
+        .map(|line| value(line, "mrlen").unwrap().parse().unwrap())
+        .collect()
+}
+
+/// Waits until at most `max` memory regions of this process are left.
+pub(crate) fn wait_for_regions(max: usize) {
+    let start = Instant::now();
+    while regions().len() > max {
+        let found = regions();
+        assert!(start.elapsed() < TEST_TIMEOUT, "{found:?}, more than {max}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until the memory regions of earlier tests are released, which can follow the end of these tests. A test that counts
+/// regions begins with this.
+pub(crate) fn wait_for_earlier_tests() {
+    wait_for_regions(0);
 }
 
 /// Waits until no number exceeds its former value.
