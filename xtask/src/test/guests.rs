@@ -1,5 +1,6 @@
 //! Test programs in guests with a device.
 
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -21,17 +22,44 @@ use crate::{output, own_logic, stack_table};
 /// idle while it waits. A guest under QEMU may use two processors and boots slowly, so one runs all tests.
 const GUESTS_AT_ONCE: usize = 2;
 
-/// Prints the output of a guest: at once if no other guest is printing, else when the other guest has ended.
+/// The output of guests that run at the same time.
+struct Outputs {
+    printer: Mutex<Printer>,
+    /// Output of guests that have ended while another one was printing.
+    ended: Mutex<Vec<Event>>,
+}
+
+impl Outputs {
+    fn new() -> Self {
+        Self {
+            printer: Mutex::new(Printer::new(Style::Lines, false)),
+            ended: Mutex::default(),
+        }
+    }
+
+    fn print_ended(&self, printer: &mut Printer) {
+        let ended = mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        ended.iter().for_each(|event| printer.print(event));
+    }
+
+    /// Prints the rest, after the last guest.
+    fn end(&self) {
+        let mut printer = self.printer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.print_ended(&mut printer);
+    }
+}
+
+/// Prints the output of a guest: at once if no other guest is printing, else when that one has ended. Waits for no other guest.
 struct Output<'p> {
-    printer: &'p Mutex<Printer>,
+    outputs: &'p Outputs,
     printing: Option<MutexGuard<'p, Printer>>,
     waiting: Vec<Event>,
 }
 
 impl<'p> Output<'p> {
-    fn new(printer: &'p Mutex<Printer>) -> Self {
+    fn new(outputs: &'p Outputs) -> Self {
         Self {
-            printer,
+            outputs,
             printing: None,
             waiting: Vec::new(),
         }
@@ -40,7 +68,7 @@ impl<'p> Output<'p> {
     fn print(&mut self, event: &Event) {
         self.waiting.push(event.clone());
         if self.printing.is_none() {
-            self.printing = self.printer.try_lock().ok();
+            self.printing = self.outputs.printer.try_lock().ok();
         }
         if let Some(printer) = &mut self.printing {
             self.waiting
@@ -50,9 +78,14 @@ impl<'p> Output<'p> {
     }
 
     fn end(self) {
-        let wait = || self.printer.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut printer = self.printing.unwrap_or_else(wait);
-        self.waiting.iter().for_each(|event| printer.print(event));
+        if let Some(mut printer) = self.printing {
+            self.outputs.print_ended(&mut printer);
+        } else {
+            let ended = self.outputs.ended.lock();
+            ended
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(self.waiting);
+        }
     }
 }
 
@@ -125,12 +158,12 @@ impl Suite<'_> {
             Backend::Qemu => vec![programs],
         };
         let next = AtomicUsize::new(0);
-        let printer = Mutex::new(Printer::new(Style::Lines, false));
+        let outputs = Outputs::new();
         let total = Mutex::new((counts, outcomes, Ok(())));
         let run_shares = || {
             while let Some(share) = shares.get(next.fetch_add(1, Relaxed)) {
                 let (mut counts, mut outcomes) = (Counts::default(), Outcomes::default());
-                let output = Output::new(&printer);
+                let output = Output::new(&outputs);
                 let ended = plan(share).and_then(|plan| {
                     self.in_guest(plan, share.len(), output, &mut counts, &mut outcomes)
                 });
@@ -147,6 +180,7 @@ impl Suite<'_> {
                 scope.spawn(run_shares);
             }
         });
+        outputs.end();
         let (counts, _, result) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
         result?;
         self.require_some(counts)
@@ -224,8 +258,29 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
+    use std::time::Instant;
+
+    use soft_roce::Host;
 
     use super::*;
+
+    #[test]
+    fn guest_that_ends_while_another_prints_does_not_wait() {
+        let outputs = Outputs::new();
+        let event = Event {
+            at: Instant::now(),
+            host: Host::A,
+            kind: EventKind::Up,
+        };
+        let (mut long, mut short) = (Output::new(&outputs), Output::new(&outputs));
+        long.print(&event);
+        short.print(&event);
+        short.end();
+        let waiting = || outputs.ended.lock().unwrap().len();
+        assert_eq!(waiting(), 1);
+        long.end();
+        assert_eq!(waiting(), 0, "printed by the other");
+    }
 
     #[test]
     fn device_script_with_hanging_program_runs_the_others() {
