@@ -16,6 +16,7 @@ use crate::guest::Guest;
 use crate::machine::{Link, Machine};
 use crate::process;
 use crate::qemu::{self, Accelerator};
+use crate::root::Root;
 use crate::{Device, accelerator, counter, uml};
 
 /// Choice of the guests' machine.
@@ -51,6 +52,7 @@ pub(crate) struct Settings<'a> {
     /// Number of processors; the default depends on the device.
     pub(crate) cpus: Option<u32>,
     pub(crate) device: Device,
+    pub(crate) root: &'a Root,
     /// Folder of the host with write access for guests.
     pub(crate) out: &'a Path,
     pub(crate) terminal: bool,
@@ -83,14 +85,19 @@ impl PreparedBackend {
         settings: &Settings<'_>,
         cache: &Path,
     ) -> Result<Self> {
-        let wants_qemu = matches!(source, Source::Files { .. }) || settings.cpus > Some(1);
+        let is_foreign = !settings.root.architecture.is_native();
+        let wants_qemu =
+            matches!(source, Source::Files { .. }) || settings.cpus > Some(1) || is_foreign;
         let name = name(source);
-        require_host()?;
         match backend {
             Backend::Uml => {
                 ensure!(
                     settings.cpus.is_none_or(|cpus| cpus == 1),
                     "--backend uml has one processor: leave out --cpus, or use --backend qemu"
+                );
+                ensure!(
+                    !is_foreign,
+                    "--backend uml has the host's architecture, and the programs of --root have another: use --backend qemu"
                 );
                 let kernel = match source {
                     Source::Files { image, modules } => Kernel::from_files(image, modules)?,
@@ -98,11 +105,11 @@ impl PreparedBackend {
                         uml::build::ensure(name, &Progress::drawn())?
                     }
                 };
-                Self::uml(kernel, cache)
+                Self::uml(kernel, settings, cache)
             }
-            Backend::Auto if !wants_qemu && !accelerator::may_answer() => {
+            Backend::Auto if uml::IS_SUPPORTED && !wants_qemu && !accelerator::may_answer() => {
                 match uml::build::built(name) {
-                    Some(kernel) => Self::uml(kernel, cache),
+                    Some(kernel) => Self::uml(kernel, settings, cache),
                     None => {
                         advise(cache);
                         Self::qemu(source, settings, cache)
@@ -118,7 +125,7 @@ impl PreparedBackend {
                             ..
                         },
                         Some(kernel),
-                    ) => Self::uml(kernel, cache),
+                    ) => Self::uml(kernel, settings, cache),
                     _ => Ok(prepared),
                 }
             }
@@ -126,32 +133,37 @@ impl PreparedBackend {
         }
     }
 
-    fn uml(kernel: Kernel, cache: &Path) -> Result<Self> {
-        setup::ensure(&[Group::Guest])?;
-        let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::UML)?;
+    fn uml(kernel: Kernel, settings: &Settings<'_>, cache: &Path) -> Result<Self> {
+        let busybox = &settings.root.busybox;
+        let initramfs = initramfs::ensure(cache, &kernel, busybox, initramfs::UML)?;
         Ok(Self::Uml { kernel, initramfs })
     }
 
     fn qemu(source: &Source, settings: &Settings<'_>, cache: &Path) -> Result<Self> {
-        setup::ensure(&[Group::Guest, Group::Qemu])?;
-        let kernel = Kernel::ensure(source, settings.device, cache)?;
+        let Root {
+            busybox,
+            architecture,
+            ..
+        } = settings.root;
+        let program = qemu_of(architecture)?;
+        let kernel = Kernel::ensure(source, architecture, settings.device, cache)?;
         let image = image::ensure(cache, &kernel.image)?;
-        let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::QEMU)?;
-        let native = architecture::native()?;
-        let program = process::find_program(native.qemu)
-            .with_context(|| format!("{} is not on PATH", native.qemu))?;
+        let initramfs = initramfs::ensure(cache, &kernel, busybox, initramfs::QEMU)?;
         let mut prepared = Self::Qemu {
-            architecture: native,
+            architecture,
             program: program.clone(),
             accelerator: Accelerator::Kvm,
             kernel,
             image,
             initramfs,
-            counter: counter::frequency_khz(),
+            counter: counter::frequency_khz().filter(|_| architecture.is_native()),
         };
-        let chosen = accelerator::choose(cache, &program, || {
-            Guest::answers(&prepared.machine(settings, None))
-        })?;
+        let chosen = match architecture.is_native() {
+            true => accelerator::choose(cache, &program, || {
+                Guest::answers(&prepared.machine(settings, None))
+            })?,
+            false => Accelerator::Tcg,
+        };
         if let Self::Qemu { accelerator, .. } = &mut prepared {
             *accelerator = chosen;
         }
@@ -168,6 +180,7 @@ impl PreparedBackend {
             memory_mib,
             cpus,
             device,
+            root,
             out,
             terminal,
         } = settings;
@@ -197,6 +210,7 @@ impl PreparedBackend {
                 memory_mib,
                 cpus: cpus.unwrap_or(device.cpus()),
                 counter: *counter,
+                root: &root.folder,
                 out,
                 link,
                 terminal,
@@ -300,7 +314,7 @@ pub(crate) fn install_for_many_runs(backend: Backend, source: &Source) -> Result
 fn needs_uml(backend: Backend, source: &Source) -> bool {
     let is_uml = match backend {
         Backend::Uml => true,
-        Backend::Auto => !accelerator::may_answer(),
+        Backend::Auto => uml::IS_SUPPORTED && !accelerator::may_answer(),
         Backend::Qemu => false,
     };
     is_uml && !matches!(source, Source::Files { .. })
@@ -321,8 +335,13 @@ fn advise(cache: &Path) {
     drop(fs::write(marker, ""));
 }
 
-fn busybox() -> Result<PathBuf> {
-    let names = ["busybox", "busybox-static"];
-    let found = names.iter().find_map(|name| process::find_program(name));
-    found.context("busybox is not on PATH")
+/// QEMU's program for guests of an architecture; installed if it is missing, for the host's.
+fn qemu_of(architecture: &Architecture) -> Result<PathBuf> {
+    if architecture.is_native() {
+        setup::ensure(&[Group::Qemu])?;
+    }
+    let name = architecture.qemu;
+    process::find_program(name).with_context(|| {
+        format!("{name} is not on PATH: on Debian it is in qemu-system-x86 or qemu-system-arm")
+    })
 }

@@ -57,6 +57,7 @@ mod machine;
 mod network;
 pub mod process;
 mod qemu;
+mod root;
 mod run;
 mod runner;
 mod sandbox;

@@ -33,6 +33,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) cpus: u32,
     /// Frequency of the emulated time-stamp counter in kHz, if usable as the guest's clock.
     pub(crate) counter: Option<u64>,
+    /// Root file system of the guest.
+    pub(crate) root: &'a Path,
     /// Folder of the host with write access for the guest.
     pub(crate) out: &'a Path,
     /// Link to the other guest.
@@ -134,13 +136,20 @@ impl Machine<'_> {
                 .arg(format!("virtserialport,chardev={name},name={name}"));
         }
 
-        share(&mut command, "root", Path::new("/"), ",readonly=on");
-        share(&mut command, "out", self.out, "");
-
+        self.share_files(&mut command);
         if let Some(link) = &self.link {
             connect(&mut command, link);
         }
         command
+    }
+
+    fn share_files(&self, command: &mut Command) {
+        let host = Path::new("/");
+        share(command, "root", self.root, ",readonly=on");
+        if self.root != host {
+            share(command, "host", host, ",readonly=on");
+        }
+        share(command, "out", self.out, "");
     }
 }
 
@@ -197,6 +206,14 @@ mod tests {
     }
 
     fn arguments(accelerator: Accelerator, link: Option<Link<'_>>) -> Vec<String> {
+        arguments_with_root("/", accelerator, link)
+    }
+
+    fn arguments_with_root(
+        root: &str,
+        accelerator: Accelerator,
+        link: Option<Link<'_>>,
+    ) -> Vec<String> {
         let machine = Machine {
             architecture: &X86_64,
             qemu: "qemu".into(),
@@ -206,6 +223,7 @@ mod tests {
             memory_mib: 512,
             cpus: 2,
             counter: Some(2_445_000),
+            root: Path::new(root),
             out: Path::new("/a,b"),
             link,
             terminal: false,
@@ -254,6 +272,14 @@ mod tests {
             arguments.contains("path=/,security_model=none,multidevs=remap,readonly=on"),
             "{arguments}"
         );
+    }
+
+    #[test]
+    fn other_root_is_shared_beside_the_host_files() {
+        let arguments = arguments_with_root("/r", Accelerator::Tcg, None).join(" ");
+        for shared in ["id=root,path=/r,", "id=host,path=/,"] {
+            assert!(arguments.contains(shared), "{arguments}");
+        }
     }
 
     #[test]

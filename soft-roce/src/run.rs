@@ -12,10 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::Device;
-use crate::backend::{Backend, PreparedBackend, Settings};
+use crate::backend::{Backend, PreparedBackend, Settings, require_host};
 use crate::boot::kernel::{Kernel, Source};
 use crate::boot::rdma_core::RdmaCore;
 use crate::commands::report::Outcome;
+use crate::commands::setup::{self, Group};
 use crate::event::{Event, Host};
 use crate::guest::Guest;
 use crate::machine::Link;
@@ -23,6 +24,7 @@ use crate::network::control::Control;
 use crate::network::link::{LinkOption, Links};
 use crate::network::switch::{Cable, Switch};
 use crate::network::wire;
+use crate::root::Root;
 use crate::runner::{GuestRun, RunPolicy, Runner};
 use crate::shown::{self, Shown};
 use crate::workspace::Workspace;
@@ -61,6 +63,7 @@ pub struct Run {
     backend: Backend,
     kernel: Source,
     rdma_core: Option<RdmaCore>,
+    root: Option<PathBuf>,
     rds: Vec<Host>,
     links: Vec<LinkOption>,
     control: Option<Links>,
@@ -108,6 +111,7 @@ impl Run {
             backend: Backend::default(),
             kernel: Source::default(),
             rdma_core: None,
+            root: None,
             rds: Vec::new(),
             links: Vec::new(),
             control: None,
@@ -192,6 +196,13 @@ impl Run {
     /// Sets the rdma-core of the commands; the default is the installed one.
     pub fn rdma_core(mut self, rdma_core: impl Into<Option<RdmaCore>>) -> Self {
         self.rdma_core = rdma_core.into();
+        self
+    }
+
+    /// Sets the root file system of the guests: a folder with the programs of another release or architecture. The default is this
+    /// machine's.
+    pub fn root(mut self, root: impl Into<Option<PathBuf>>) -> Self {
+        self.root = root.into();
         self
     }
 
@@ -281,10 +292,19 @@ impl Run {
         let out = workspace.out();
         fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
         require_memory(u64::from(self.memory_mib) * self.commands.len() as u64)?;
+        let root = match &self.root {
+            Some(folder) => Root::at(folder)?,
+            None => {
+                require_host()?;
+                setup::ensure(&[Group::Guest])?;
+                Root::of_host()?
+            }
+        };
         let settings = Settings {
             memory_mib: self.memory_mib,
             cpus: self.cpus,
             device: self.device,
+            root: &root,
             out: &out,
             terminal: self.terminal,
         };
@@ -315,7 +335,7 @@ impl Run {
         let mut guests = Vec::new();
         for (index, host) in self.hosts().enumerate() {
             let machine = prepared.machine(settings, self.cable(host, &network.ends));
-            let configuration = self.configuration(host, workspace, prepared)?;
+            let configuration = self.configuration(host, workspace, prepared, settings.root)?;
             let script = self.script(index, host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
             guests.push(GuestRun::new(host, guest, configuration, script));
@@ -439,6 +459,7 @@ impl Run {
         host: Host,
         workspace: &Workspace,
         prepared: &PreparedBackend,
+        root: &Root,
     ) -> Result<String> {
         let mut text = String::new();
         let mut set = |name: &str, value: &str| -> Result<()> {
@@ -456,6 +477,7 @@ impl Run {
         set("DEVICE", self.device.name())?;
         set("MTU", &self.mtu.unwrap_or(WIRE_MTU).to_string())?;
         set("RDS", if self.rds.contains(&host) { "1" } else { "" })?;
+        set("ROOT", &root.folder.to_string_lossy())?;
         set("OUT", &workspace.out().to_string_lossy())?;
         set("STDIN", if self.stdin { "1" } else { "" })?;
         let shown = self.shown(workspace, Some(prepared.kernel()));
@@ -491,10 +513,14 @@ impl Run {
             self.working_directory(workspace),
         ];
         let modules = kernel.map(|kernel| kernel.modules.clone());
+        let out = self.root.as_ref().map(|_| workspace.out());
         let rdma_core = self.rdma_core.iter().flat_map(RdmaCore::folders);
         let folders = folders.map(Path::to_owned).into_iter();
-        let folders = folders.chain(modules).chain(rdma_core);
-        shown::list(folders.chain(self.shown.iter().cloned()))
+        let folders = folders.chain(modules).chain(out).chain(rdma_core);
+        shown::list(
+            folders.chain(self.shown.iter().cloned()),
+            self.root.is_none(),
+        )
     }
 
     /// The first path in a command that exists on this machine and is not mounted in the guests.

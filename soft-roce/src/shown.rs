@@ -20,8 +20,9 @@ pub(crate) struct Shown {
 
 /// Returns the mounts for `paths` in a guest. Paths without a file are left out.
 ///
-/// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`.
-pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
+/// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`. In a root
+/// that is not `of_host`, all of the paths are mounted.
+pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>, of_host: bool) -> Vec<Shown> {
     let mut mounts = BTreeSet::new();
     for path in paths {
         let Ok(real) = path.canonicalize() else {
@@ -32,7 +33,7 @@ pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
             .all(|part| part != Component::ParentDir)
             .then_some(path);
         for entry in lexical.into_iter().chain([real]) {
-            mounts.extend(mount(&entry));
+            mounts.extend(mount(&entry, of_host));
         }
     }
     let mut shown: Vec<Shown> = Vec::new();
@@ -45,9 +46,10 @@ pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
     shown
 }
 
-/// The mount for `entry`, if hidden by one of the guest's own file systems.
-fn mount(entry: &Path) -> Option<Shown> {
-    let private = private(entry)?;
+/// The mount for `entry`, if hidden by one of the guest's own file systems, or by a root that is not `of_host`.
+fn mount(entry: &Path, of_host: bool) -> Option<Shown> {
+    let other_root = (!of_host).then_some(Path::new("/"));
+    let private = private(entry).or(other_root)?;
     let folder = entry.parent().filter(|folder| *folder != private);
     let entry = match folder {
         Some(folder) if !entry.is_dir() => folder,
@@ -114,9 +116,12 @@ mod tests {
 
     #[test]
     fn list_of_absent_or_visible_paths_is_empty() {
-        assert_eq!(list(["/usr/bin".into(), "/tmp/no such file".into()]), []);
-        assert_eq!(list(["/run".into(), "/dev/shm".into()]), []);
-        assert_eq!(entries(&list(["/tmp".into()])), [Path::new("/tmp")]);
+        assert_eq!(
+            list(["/usr/bin".into(), "/tmp/no such file".into()], true),
+            []
+        );
+        assert_eq!(list(["/run".into(), "/dev/shm".into()], true), []);
+        assert_eq!(entries(&list(["/tmp".into()], true)), [Path::new("/tmp")]);
     }
 
     #[test]
@@ -124,9 +129,9 @@ mod tests {
         let folder = folder();
         let inside = folder.path().join("a b,c:d");
         fs::create_dir(&inside).unwrap();
-        let shown = list([inside.clone(), folder.path().into()]);
+        let shown = list([inside.clone(), folder.path().into()], true);
         assert_eq!(entries(&shown), [folder.path()]);
-        assert_eq!(entries(&list([inside.clone()])), [inside]);
+        assert_eq!(entries(&list([inside.clone()], true)), [inside]);
     }
 
     #[test]
@@ -134,9 +139,12 @@ mod tests {
         let folder = folder();
         let file = folder.path().join("program");
         fs::write(&file, "").unwrap();
-        assert_eq!(entries(&list([file])), [folder.path()]);
+        assert_eq!(entries(&list([file], true)), [folder.path()]);
         let single = tempfile::NamedTempFile::new_in("/tmp").unwrap();
-        assert_eq!(entries(&list([single.path().into()])), [single.path()]);
+        assert_eq!(
+            entries(&list([single.path().into()], true)),
+            [single.path()]
+        );
     }
 
     #[test]
@@ -147,13 +155,20 @@ mod tests {
         let outside = tempfile::tempdir_in("/var/tmp").unwrap();
         let outside = outside.path().join("link");
         symlink(target.path(), &outside).unwrap();
-        let shown = list([link.clone()]);
+        let shown = list([link.clone()], true);
         let expected = [&link, target.path()].map(|entry: &Path| Shown {
             entry: entry.to_owned(),
             real: target.path().to_owned(),
         });
         assert!(expected.iter().all(|one| shown.contains(one)), "{shown:?}");
-        assert_eq!(entries(&list([outside])), [target.path()]);
+        assert_eq!(entries(&list([outside], true)), [target.path()]);
+    }
+
+    #[test]
+    fn list_for_another_root_has_all_paths() {
+        let paths = || ["/usr/bin".into(), "/usr/bin/env".into(), "/run".into()];
+        assert_eq!(list(paths(), true), []);
+        assert_eq!(entries(&list(paths(), false)), [Path::new("/usr/bin")]);
     }
 
     #[test]
@@ -176,6 +191,6 @@ mod tests {
         assert_eq!(first_hidden(&script, &[]), None);
         fs::write(&file, "").unwrap();
         assert_eq!(first_hidden(&script, &[]), Some(file.as_path()));
-        assert_eq!(first_hidden(&script, &list([file.clone()])), None);
+        assert_eq!(first_hidden(&script, &list([file.clone()], true)), None);
     }
 }

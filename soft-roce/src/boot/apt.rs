@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::architecture;
 use crate::boot::package_lists::Lists;
 use crate::process::{self, Supervised};
 use crate::workspace;
@@ -101,7 +102,7 @@ pub(crate) fn refreshed(lists: &Lists) -> (Lists, Option<String>) {
     };
     let copy = || {
         let cache = workspace::user_cache().context("there is no cache folder")?;
-        let copy = Lists::of_user(&cache)?;
+        let copy = Lists::of_user(&cache, architecture::native()?)?;
         refresh(&copy)?;
         anyhow::Ok(copy)
     };

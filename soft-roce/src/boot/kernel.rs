@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::FlockOperation;
 
+use crate::architecture::{self, Architecture};
 use crate::boot::apt::{self, Ask};
 use crate::boot::kernel_name::KernelName;
 use crate::boot::package_lists::Lists;
@@ -83,18 +84,25 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Finds or downloads the kernel below `cache`, and ensures a module for `device`.
-    pub(crate) fn ensure(source: &Source, device: Device, cache: &Path) -> Result<Self> {
+    pub(crate) fn ensure(
+        source: &Source,
+        architecture: &Architecture,
+        device: Device,
+        cache: &Path,
+    ) -> Result<Self> {
         let mut kernel = match source {
             Source::Files { image, modules } => Self::from_files(image, modules)?,
-            Source::Distribution => Self::from_packages(None, cache)?,
-            Source::Named(name) => Self::from_packages(Some(name), cache)?,
+            Source::Distribution => Self::from_packages(None, architecture, cache)?,
+            Source::Named(name) => Self::from_packages(Some(name), architecture, cache)?,
         };
-        if device == Device::Siw && !kernel.has_module(device.module()) {
+        // A module is built for this host's architecture only.
+        let can_build = device == Device::Siw && architecture.is_native();
+        if can_build && !kernel.has_module(device.module()) {
             if let Source::Distribution = source {
                 kernel = Self::with_headers(kernel, cache)?;
             }
             let lists = match source {
-                Source::Named(KernelName::Newest) => Lists::newest(cache)?,
+                Source::Named(KernelName::Newest) => Lists::newest(cache, architecture)?,
                 _ => Lists::System,
             };
             kernel.siw = Some(siw::ensure(&kernel, &lists, cache)?);
@@ -135,17 +143,22 @@ impl Kernel {
     }
 
     /// The kernel of the distribution's packages: the named one, else the newest.
-    fn from_packages(name: Option<&KernelName>, cache: &Path) -> Result<Self> {
-        let home = match name {
-            Some(name) => cache.join(format!("kernel-{name}")),
-            None => cache.join("kernel"),
-        };
+    fn from_packages(
+        name: Option<&KernelName>,
+        architecture: &Architecture,
+        cache: &Path,
+    ) -> Result<Self> {
+        let foreign = (!architecture.is_native()).then_some(architecture.debian);
+        let name_of_kernel = name.map(KernelName::to_string);
+        let words = ["kernel"].into_iter().chain(foreign);
+        let words: Vec<&str> = words.chain(name_of_kernel.as_deref()).collect();
+        let home = cache.join(words.join("-"));
         if let Ok(kernel) = Self::unpacked(&home) {
             return Ok(kernel);
         }
         let _lock = lock(cache)?;
         Self::unpacked(&home).or_else(|_| {
-            fetch(name, &home).with_context(|| match name {
+            fetch(name, architecture, &home).with_context(|| match name {
                 Some(name) => format!("cannot download the kernel {name}"),
                 None => "cannot download the distribution's kernel".to_owned(),
             })?;
@@ -173,7 +186,7 @@ impl Kernel {
         let scratch = Scratch::inside(cache)?;
         let old = scratch.path().join("old");
         fs::rename(&home, &old)?;
-        if let Err(error) = fetch(None, &home) {
+        if let Err(error) = fetch(None, architecture::native()?, &home) {
             fs::rename(&old, &home)?;
             return Err(error.context("cannot replace the distribution's kernel"));
         }
@@ -267,20 +280,20 @@ fn find_module(folder: &Path, name: &str) -> bool {
 }
 
 /// Downloads a kernel by name, or the distribution's newest, and extracts its packages into `home`.
-fn fetch(name: Option<&KernelName>, home: &Path) -> Result<()> {
+fn fetch(name: Option<&KernelName>, architecture: &Architecture, home: &Path) -> Result<()> {
     ensure!(
         apt::is_available(),
         "apt-get is not on PATH: give a kernel with --kernel and --modules"
     );
     let parent = home.parent().context("the cache has no parent folder")?;
     let lists = match name {
-        Some(name) => kernel_packages::lists_with(name, parent)?,
-        None => Lists::System,
+        Some(name) => kernel_packages::lists_with(name, architecture, parent)?,
+        None => Lists::of_system(parent, architecture)?,
     };
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let packages = |ask: Ask<'_>| match name {
-        Some(name) => kernel_packages::of_name(name, ask),
-        None => kernel_packages::named(&os_release, ask),
+        Some(name) => kernel_packages::of_name(name, architecture, ask),
+        None => kernel_packages::named(&os_release, architecture, ask),
     };
     let scratch = Scratch::inside(parent)?;
     eprintln!("Downloading the guest's kernel, once");
@@ -339,6 +352,7 @@ fn merge_module_folders(root: &Path, modules: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::architecture::X86_64;
 
     fn kernel_tree(release: &str, module: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
@@ -374,7 +388,7 @@ mod tests {
             image: root.path().join("boot/vmlinuz-6.1.0-1-cloud-amd64"),
             modules: root.path().to_owned(),
         };
-        let error = Kernel::ensure(&source, Device::Rxe, root.path())
+        let error = Kernel::ensure(&source, &X86_64, Device::Rxe, root.path())
             .unwrap_err()
             .to_string();
         assert!(error.contains("no module rdma_rxe"), "{error}");

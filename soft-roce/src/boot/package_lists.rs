@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::architecture::Architecture;
 use crate::boot::apt;
 use crate::process;
 
@@ -30,12 +31,12 @@ pub(crate) enum Lists {
 }
 
 impl Lists {
-    /// The lists of Debian unstable below `cache`, from the mirror that the system uses. Downloads nothing.
+    /// The lists of Debian unstable for `architecture` below `cache`, from the mirror that the system uses. Downloads nothing.
     ///
     /// # Errors
     ///
     /// The system is not Debian, or `cache` is not writable.
-    pub(crate) fn newest(cache: &Path) -> Result<Self> {
+    pub(crate) fn newest(cache: &Path, architecture: &Architecture) -> Result<Self> {
         let ask = apt::ask(&Self::System);
         let targets = ask(&[
             "apt-get",
@@ -46,23 +47,39 @@ impl Lists {
         ])?;
         let mirror = mirror(&targets)
             .context("apt has no mirror of Debian, whose packages are the newest ones")?;
-        let folder = folder(cache, "apt")?;
+        let folder = folder(cache, "apt", architecture)?;
         let sources = entries(mirror, Path::new(KEYRING).exists());
         fs::write(folder.join("sources.list"), sources)?;
         Self::cached(
             &folder,
-            &format!("{}{}", sources_in(&folder), configure(&folder)),
+            &format!(
+                "{}{}",
+                sources_in(&folder),
+                configure(&folder, architecture)
+            ),
         )
     }
 
-    /// The lists of the system's sources below `cache`. Downloads nothing.
+    /// The system's lists; for another architecture than the system's, those of [`of_user`](Self::of_user).
+    ///
+    /// # Errors
+    ///
+    /// As for [`of_user`](Self::of_user).
+    pub(crate) fn of_system(cache: &Path, architecture: &Architecture) -> Result<Self> {
+        match architecture.is_native() {
+            true => Ok(Self::System),
+            false => Self::of_user(cache, architecture),
+        }
+    }
+
+    /// The lists of the system's sources for `architecture` below `cache`. Downloads nothing.
     ///
     /// # Errors
     ///
     /// `cache` is not writable.
-    pub(crate) fn of_user(cache: &Path) -> Result<Self> {
-        let folder = folder(cache, "apt-system")?;
-        Self::cached(&folder, &configure(&folder))
+    pub(crate) fn of_user(cache: &Path, architecture: &Architecture) -> Result<Self> {
+        let folder = folder(cache, "apt-system", architecture)?;
+        Self::cached(&folder, &configure(&folder, architecture))
     }
 
     fn cached(folder: &Path, text: &str) -> Result<Self> {
@@ -123,8 +140,11 @@ fn entries(mirror: &str, has_keyring: bool) -> String {
 }
 
 /// Folder for lists and downloads of apt below `cache`.
-fn folder(cache: &Path, name: &str) -> Result<PathBuf> {
-    let folder = cache.join(name);
+fn folder(cache: &Path, name: &str, architecture: &Architecture) -> Result<PathBuf> {
+    let folder = match architecture.is_native() {
+        true => cache.join(name),
+        false => cache.join(format!("{name}-{}", architecture.debian)),
+    };
     for name in ["lists/partial", "archives/partial"] {
         fs::create_dir_all(folder.join(name))
             .with_context(|| format!("cannot make {}", folder.join(name).display()))?;
@@ -144,10 +164,17 @@ fn sources_in(folder: &Path) -> String {
 }
 
 /// apt's configuration for lists and downloads in `folder`. apt's sandbox user may lack access to a user's cache.
-fn configure(folder: &Path) -> String {
+fn configure(folder: &Path, architecture: &Architecture) -> String {
     let folder = folder.display();
+    let foreign = match architecture.is_native() {
+        true => String::new(),
+        false => format!(
+            "APT::Architecture \"{0}\";\nAPT::Architectures {{\"{0}\";}};\nDir::State::Status \"/dev/null\";\n",
+            architecture.debian
+        ),
+    };
     format!(
-        "Dir::State::Lists \"{folder}/lists\";\n\
+        "{foreign}Dir::State::Lists \"{folder}/lists\";\n\
          Dir::Cache \"{folder}\";\n\
          APT::Sandbox::User \"root\";\n\
          Acquire::Languages \"none\";\n\
@@ -159,6 +186,7 @@ fn configure(folder: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::architecture::{self, AARCH64, X86_64};
 
     #[test]
     fn mirror_is_that_of_debian_and_not_of_its_security_archive() {
@@ -195,12 +223,20 @@ mod tests {
     #[test]
     fn cached_lists_of_the_system_have_its_sources() {
         let cache = tempfile::tempdir().unwrap();
-        let lists = Lists::of_user(cache.path()).unwrap();
+        let lists = Lists::of_user(cache.path(), architecture::native().unwrap()).unwrap();
         let Lists::Cached { configuration } = &lists else {
             unreachable!("these lists are in the cache")
         };
         let text = fs::read_to_string(configuration).unwrap();
         assert!(!text.contains("Dir::Etc"), "{text}");
         assert!(cache.path().join("apt-system/lists/partial").is_dir());
+        let foreign = [&X86_64, &AARCH64].into_iter().find(|one| !one.is_native());
+        let Lists::Cached { configuration } =
+            Lists::of_system(cache.path(), foreign.unwrap()).unwrap()
+        else {
+            unreachable!("the system's lists are of its architecture")
+        };
+        let text = fs::read_to_string(configuration).unwrap();
+        assert!(text.contains("APT::Architectures {"), "{text}");
     }
 }

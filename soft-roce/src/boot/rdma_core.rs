@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::architecture;
 use crate::boot::apt;
 use crate::boot::kernel;
 use crate::boot::package_lists::Lists;
@@ -194,7 +195,8 @@ fn build(cache: &Path, home: &Path) -> Result<()> {
         fs::remove_dir_all(home)?;
     }
     let scratch = Scratch::inside(cache)?;
-    let archive = Lists::newest(cache)?.fetch_source("rdma-core", scratch.path())?;
+    let archive =
+        Lists::newest(cache, architecture::native()?)?.fetch_source("rdma-core", scratch.path())?;
     fs::create_dir_all(home)?;
     process::run(
         Command::new("tar")

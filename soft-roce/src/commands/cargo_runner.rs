@@ -90,8 +90,8 @@ struct RunnerOptions {
     timeout: Option<Duration>,
     /// Root of the workspace, and its target folder.
     #[arg(long, requires = "target")]
-    root: Option<PathBuf>,
-    #[arg(long, requires = "root")]
+    workspace: Option<PathBuf>,
+    #[arg(long, requires = "workspace")]
     target: Option<PathBuf>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn test(arguments: TestArguments, workspace: &Workspace) -> Result<Ex
         words.extend(["--timeout".to_owned(), timeout.as_secs_f64().to_string()]);
     }
     for (name, folder) in [
-        ("--root", workspace.root()),
+        ("--workspace", workspace.root()),
         ("--target", workspace.target()),
     ] {
         words.extend([name.to_owned(), cli::text(folder.as_os_str())?.to_owned()]);
@@ -187,7 +187,7 @@ pub(crate) fn run(words: &[OsString], here: &Workspace) -> Result<ExitCode> {
     };
     let options = RunnerOptions::try_parse_from(options)
         .with_context(|| format!("{OPTIONS} has unknown options"))?;
-    let workspace = match (options.root, options.target) {
+    let workspace = match (options.workspace, options.target) {
         (Some(root), Some(target)) => Workspace::new(root, target),
         _ => here.clone(),
     };

@@ -63,7 +63,7 @@ pub enum Command {
 /// Environment of a command, appended to the help of `soft-roce run`.
 const COMMANDS_VIEW: &str = "\
 Environment of a command in a guest, as root:
-  Files              This machine's. Writes stay in the guest's memory and are lost at the end, except in $OUT.
+  Files              This machine's; with --root, those of that folder, and the workspace. Writes stay in the guest's memory and are lost at the end, except in $OUT.
   $OUT               Folder for results, shared with this machine: target/soft-roce/out. For files and folders of the
                      caller: no links, devices, sockets; chmod, chown and touch have no effect
   /tmp, /run, /dev/shm
@@ -128,6 +128,9 @@ pub struct GuestArguments {
     /// rdma-core instead of the installed one: `newest`, or the folder of a build
     #[arg(long, value_name = "DIR", env = rdma_core::VARIABLE)]
     pub(crate) rdma_core: Option<PathBuf>,
+    /// Root file system of the guests, with programs of another release, or of ARM64 or x86-64, instead of this machine's
+    #[arg(long, value_name = "DIR", conflicts_with = "rdma_core")]
+    pub(crate) root: Option<PathBuf>,
     /// Hosts that load the kernel's RDS over RDMA
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub(crate) rds: Vec<Host>,
@@ -176,6 +179,7 @@ impl GuestArguments {
                 self.kernel.as_deref().is_some_and(named),
             ),
             ("--modules", &self.modules, false),
+            ("--root", &self.root, false),
             (
                 "--rdma-core",
                 &self.rdma_core,

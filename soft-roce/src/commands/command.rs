@@ -124,6 +124,7 @@ pub(crate) fn with_guest(plan: Run, arguments: GuestArguments) -> Result<Run> {
         .backend(arguments.backend)
         .kernel(kernel)
         .rdma_core(rdma_core)
+        .root(arguments.root)
         .rds(&arguments.rds);
     let environment = arguments.env.into_iter();
     Ok(environment.fold(plan, |plan, (name, value)| plan.env(name, value)))

@@ -11,6 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressStyle;
 
+use super::IS_SUPPORTED;
+use crate::architecture::X86_64;
 use crate::boot::apt::{self, Ask};
 use crate::boot::kernel::{self, Kernel};
 use crate::boot::kernel_name::KernelName;
@@ -108,6 +110,10 @@ pub(crate) fn built(name: Option<&KernelName>) -> Option<Kernel> {
 ///
 /// The source or a build tool is unavailable, the disk is full, or the build fails.
 pub(crate) fn ensure(name: Option<&KernelName>, progress: &Progress) -> Result<Kernel> {
+    ensure!(
+        IS_SUPPORTED,
+        "User-Mode Linux is for x86-64 hosts: use --backend qemu"
+    );
     let home = home(name)?;
     if let Some(kernel) = built_in(&home) {
         return require(name, kernel);
@@ -225,13 +231,16 @@ fn source_of(name: Option<&KernelName>, cache: &Path) -> Result<(Vec<String>, Li
             vec![of_series(DEFAULT_SERIES), NEWEST_SOURCE.to_owned()],
             Lists::System,
         )),
-        Some(KernelName::Newest) => Ok((vec![NEWEST_SOURCE.to_owned()], Lists::newest(cache)?)),
+        Some(KernelName::Newest) => Ok((
+            vec![NEWEST_SOURCE.to_owned()],
+            Lists::newest(cache, &X86_64)?,
+        )),
         Some(KernelName::Series(series)) => {
             let package = of_series(series);
             let is_known = apt::has(&package, &apt::ask(&Lists::System));
             let lists = match is_known {
                 true => Lists::System,
-                false => Lists::newest(cache)?,
+                false => Lists::newest(cache, &X86_64)?,
             };
             Ok((vec![package], lists))
         }

@@ -29,6 +29,9 @@ const KERNEL_PARAMETERS: [&str; 7] = [
     "ssl=null",
 ];
 
+/// Whether User-Mode Linux runs on hosts of this architecture.
+pub(crate) const IS_SUPPORTED: bool = cfg!(target_arch = "x86_64");
+
 /// A User-Mode Linux machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine<'a> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::architecture;
+use crate::architecture::Architecture;
 use crate::boot::apt::{self, Ask};
 use crate::boot::kernel_name::KernelName;
 use crate::boot::package_lists::Lists;
@@ -24,47 +24,56 @@ mod tests;
 /// # Errors
 ///
 /// The package lists have no kernel, or `ask` fails.
-pub(crate) fn named(os_release: &str, ask: Ask<'_>) -> Result<Vec<String>> {
+pub(crate) fn named(
+    os_release: &str,
+    architecture: &Architecture,
+    ask: Ask<'_>,
+) -> Result<Vec<String>> {
     let is_ubuntu = apt::os_release_words(os_release)
         .iter()
         .any(|word| word == "ubuntu");
     let meta = if is_ubuntu {
-        "linux-image-generic"
+        "linux-image-generic".to_owned()
     } else {
-        architecture::native()?.debian_kernel
+        architecture.debian_kernel()
     };
-    if !apt::has(meta, ask) {
+    if !apt::has(&meta, ask) {
         bail!("apt knows no package {meta}: give a kernel with --kernel and --modules");
     }
-    dependencies(meta, ask)
+    dependencies(&meta, ask)
 }
 
 /// Package that depends on the kernel `name`, if the package lists of `ask` have it.
-fn meta_package(name: &KernelName, ask: Ask<'_>) -> Option<String> {
-    let newest = architecture::native().ok()?.debian_kernel;
+fn meta_package(name: &KernelName, architecture: &Architecture, ask: Ask<'_>) -> Option<String> {
+    let newest = architecture.debian_kernel();
     let KernelName::Series(series) = name else {
-        return apt::has(newest, ask).then(|| newest.to_owned());
+        return apt::has(&newest, ask).then_some(newest);
     };
     let of_series = newest.replacen("linux-image", &format!("linux-image-{series}"), 1);
     if apt::has(&of_series, ask) {
         return Some(of_series);
     }
     // The distribution's own series has a package without the number only.
-    let version = apt::candidate(newest, ask).ok()?;
-    name.matches(&version).then(|| newest.to_owned())
+    let version = apt::candidate(&newest, ask).ok()?;
+    name.matches(&version).then_some(newest)
 }
 
-/// The package lists with the kernel `name`: the system's if possible, for a series.
+/// The package lists with the kernel `name` for `architecture`: the system's if possible, for a series.
 ///
 /// # Errors
 ///
 /// No lists have the kernel.
-pub(crate) fn lists_with(name: &KernelName, cache: &Path) -> Result<Lists> {
-    let system = Lists::System;
-    if *name != KernelName::Newest && meta_package(name, &apt::ask(&system)).is_some() {
+pub(crate) fn lists_with(
+    name: &KernelName,
+    architecture: &Architecture,
+    cache: &Path,
+) -> Result<Lists> {
+    let system = Lists::of_system(cache, architecture)?;
+    if *name != KernelName::Newest && meta_package(name, architecture, &apt::ask(&system)).is_some()
+    {
         return Ok(system);
     }
-    Lists::newest(cache)
+    Lists::newest(cache, architecture)
 }
 
 /// The packages with the kernel `name`.
@@ -72,8 +81,12 @@ pub(crate) fn lists_with(name: &KernelName, cache: &Path) -> Result<Lists> {
 /// # Errors
 ///
 /// The package lists do not have the kernel, or `ask` fails.
-pub(crate) fn of_name(name: &KernelName, ask: Ask<'_>) -> Result<Vec<String>> {
-    let meta = meta_package(name, ask).with_context(|| {
+pub(crate) fn of_name(
+    name: &KernelName,
+    architecture: &Architecture,
+    ask: Ask<'_>,
+) -> Result<Vec<String>> {
+    let meta = meta_package(name, architecture, ask).with_context(|| {
         format!("neither the system's package lists nor Debian unstable have a kernel {name}")
     })?;
     dependencies(&meta, ask)

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use crate::architecture::X86_64;
 use crate::boot::initramfs::{OPTIONAL, Presence, QEMU};
 use crate::boot::kernel::Kernel;
 use crate::boot::modules::ModuleTree;
@@ -39,7 +40,7 @@ impl Answers {
     }
 
     fn packages(&self) -> Result<Vec<String>> {
-        named(&self.os_release(), &|words| self.to(words))
+        named(&self.os_release(), &X86_64, &|words| self.to(words))
     }
 
     /// Creates the files of packages below `root`, as if unpacked. All are empty but `modules.builtin`.
@@ -120,8 +121,8 @@ fn kernel_of_each_distribution_has_image_and_modules_of_guests() {
 
 #[test]
 fn lists_without_a_kernel_are_refused_with_advice() {
-    let empty = named("ID=debian", &|_| Ok(String::new()));
-    let failed = named("ID=debian", &|_| bail!("Unable to locate package"));
+    let empty = named("ID=debian", &X86_64, &|_| Ok(String::new()));
+    let failed = named("ID=debian", &X86_64, &|_| bail!("Unable to locate package"));
     for refused in [empty, failed] {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("--kernel and --modules"), "{error}");
