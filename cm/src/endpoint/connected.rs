@@ -434,7 +434,7 @@ impl Link {
         deadline: Deadline,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
-            let next_check = self.ending.advance(call, connection, in_flight)?;
+            let next_check = self.ending.advance(call, connection, queue, in_flight)?;
             let remaining = deadline.remaining();
             let wait = next_check.into_iter().chain(remaining).min();
             let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use verbs::{Error, Result};
+use verbs::{CompletionQueue, Error, Result};
 
 use crate::{
     connection::Connection,
@@ -45,6 +45,9 @@ pub(crate) trait Closing {
     /// Number of requests in the send queue, as last recorded.
     fn sends_in_flight(&self) -> usize;
 
+    /// Whether the device speaks iWARP, where only the disconnect flushes.
+    fn is_iwarp(&self) -> bool;
+
     /// Puts the queue pair into the error state.
     fn to_error(&mut self) -> Result<()>;
 
@@ -55,6 +58,10 @@ pub(crate) trait Closing {
 impl<SW, RW> Closing for Connection<SW, RW> {
     fn sends_in_flight(&self) -> usize {
         self.qp().send_queue().in_flight()
+    }
+
+    fn is_iwarp(&self) -> bool {
+        self.qp().pd().context().is_iwarp()
     }
 
     fn to_error(&mut self) -> Result<()> {
@@ -150,8 +157,8 @@ impl Ending {
         Ok(())
     }
 
-    /// Continues the end while `call` waits for requests in flight: sends the answer to the peer if due.
-    /// Returns the maximum delay until then otherwise.
+    /// Continues the end while `call` waits for completions of `queue`, of the requests in flight: sends the answer to the peer
+    /// if due. Returns the maximum delay until then otherwise.
     ///
     /// # Errors
     /// - `NotConnected`: the connection has ended, and there are no such requests.
@@ -159,13 +166,33 @@ impl Ending {
         &mut self,
         call: &'static str,
         closing: &mut impl Closing,
+        queue: &mut CompletionQueue,
         in_flight: usize,
     ) -> Result<Option<Duration>> {
         let next_check = self.answer_if_due(closing)?;
         if self.is_noticed() && in_flight == 0 {
             return Err(ended(call, self.cause.as_ref()));
         }
+        self.flush_later_requests(closing, queue)?;
         Ok(next_check)
+    }
+
+    /// Flushes requests that were posted after the end. On Soft-RoCE, a receive posted in the error state stays in its queue until
+    /// the next change to this state: `rxe_post_recv` of the provider makes no call of the kernel.
+    fn flush_later_requests(
+        &self,
+        closing: &mut impl Closing,
+        queue: &mut CompletionQueue,
+    ) -> Result<()> {
+        let is_flushed = match (&self.stage, &self.cause) {
+            (_, Some(ConnectFailure::DeviceRemoved)) => true,
+            (Stage::Over, _) => closing.is_iwarp(),
+            (Stage::Open | Stage::Due(_), _) => true,
+        };
+        if is_flushed || queue.poll_or_arm()?.is_some() {
+            return Ok(());
+        }
+        closing.to_error()
     }
 
     /// Gives the peer its answer now, if it waits for one.

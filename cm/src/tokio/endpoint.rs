@@ -308,7 +308,8 @@ impl AsyncLink {
         in_flight: usize,
     ) -> Result<()> {
         loop {
-            let next_check = self.ending.advance(call, connection, in_flight)?;
+            let cq = queue.get_mut();
+            let next_check = self.ending.advance(call, connection, cq, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, self.channel.wait());
             let Some(next) = at_most(next_check, next).await else {

@@ -126,12 +126,16 @@ macro_rules! closing {
                 self.shared.sends.load(Relaxed)
             }
 
+            fn is_iwarp(&self) -> bool {
+                self.queue.pd().context().is_iwarp()
+            }
+
             fn to_error(&mut self) -> Result<()> {
                 self.queue.to_error()
             }
 
             fn disconnect(&mut self) -> Result<()> {
-                let iwarp = self.queue.pd().context().is_iwarp();
+                let iwarp = self.is_iwarp();
                 connection::disconnect(&self.shared.id, iwarp, || self.queue.to_error())
             }
         }
@@ -306,7 +310,8 @@ impl HalvesShared {
             // Enabled before the end is checked, so that no notification of the other half is missed.
             let mut noticed = pin!(self.noticed.notified());
             noticed.as_mut().enable();
-            let next_check = self.ending().advance(call, &mut half, in_flight)?;
+            let cq = queue.get_mut();
+            let next_check = self.ending().advance(call, &mut half, cq, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, first(self.channel.wait(), noticed));
             let Some(next) = at_most(next_check, next).await else {

@@ -153,6 +153,24 @@ fn messages_in_both_directions_then_disconnect_is_detected() {
     passive.disconnect().unwrap();
 }
 
+/// Requests that are posted after the end return at once on every device.
+#[test]
+fn receive_posted_after_the_end_is_flushed() {
+    let (mut active, mut passive) = pair();
+    let ending = thread::spawn(move || passive.disconnect().map(|()| passive));
+    active.disconnect().unwrap();
+    for mut endpoint in [active, ending.join().unwrap().unwrap()] {
+        // Those posted before.
+        while endpoint.recv_comp().is_ok() {}
+        for _ in 0..2 {
+            let buf = endpoint.reg_msgs([0; 8]).unwrap();
+            endpoint.post_recv(buf).unwrap();
+            let status = endpoint.recv_comp().unwrap().status();
+            assert_eq!(status, WcStatus::WR_FLUSH_ERR);
+        }
+    }
+}
+
 /// The peer has no receive for the message in flight, and disconnects: the answer does not wait for the send.
 #[test]
 fn peer_disconnect_with_send_in_flight_is_answered() {

@@ -383,6 +383,35 @@ async fn half_that_disconnects_wakes_the_other() {
     .await;
 }
 
+/// A half may post while the other half ends the connection: the request returns on every device.
+#[tokio::test]
+async fn receive_posted_after_the_end_is_flushed() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let (active, mut passive) = pair(&listener).await;
+        let (mut sender, mut receiver) = active.into_split();
+        let (ended, answered) = tokio::join!(sender.disconnect(), passive.disconnect());
+        ended.unwrap();
+        answered.unwrap();
+        // The receive of the handshake.
+        let flushed = receiver.recv_comp().await.unwrap().status();
+        assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
+        let flushed = passive.recv_comp().await.unwrap().status();
+        assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
+        for _ in 0..2 {
+            let buf = receiver.pd().alloc_buf(8).unwrap();
+            receiver.post_recv(buf).unwrap();
+            let flushed = receiver.recv_comp().await.unwrap().status();
+            assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
+            let buf = passive.pd().alloc_buf(8).unwrap();
+            passive.post_recv(buf).unwrap();
+            let flushed = passive.recv_comp().await.unwrap().status();
+            assert_eq!(flushed, WcStatus::WR_FLUSH_ERR);
+        }
+    })
+    .await;
+}
+
 /// A peer with an incomplete handshake delays no other task.
 #[tokio::test]
 async fn silent_peer_does_not_hold_up_accept() {

@@ -215,7 +215,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///
     /// Soft-RoCE since Linux 6.4 may complete the message that is being received at this moment once
     /// for each posted receive, with success; so may a failure of the queue pair. A protocol has to
-    /// recognize a message that it has received before, as by a sequence number.
+    /// recognize a message that it has received before, as by a sequence number. There, a receive that is posted later returns at
+    /// the next call of this function only, or when the queue pair is destroyed.
     ///
     /// # Errors
     /// The device refused, or is gone.

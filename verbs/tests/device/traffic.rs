@@ -268,6 +268,21 @@ fn error_state_flushes_all_work() {
     }
 }
 
+/// Soft-RoCE leaves such a receive in its queue until the next change to the error state.
+#[test]
+fn receive_posted_in_the_error_state_returns_after_another_to_error() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    a.to_error().unwrap();
+    a.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    a.to_error().unwrap();
+    let wc = cq.wait(TEST_TIMEOUT).unwrap().next();
+    let wc = wc.expect("it is flushed");
+    assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
+    assert!(matches!(a.complete(wc), Ok(Completed::Receive(_))));
+}
+
 #[test]
 fn completion_of_another_queue_pair_is_refused() {
     let fixture = Fixture::new();
