@@ -16,7 +16,7 @@ use crate::{
 const LEN: usize = 4 << 20;
 const IN_USE: usize = 128 << 10;
 
-/// Number of this process's memory regions of `bytes` bytes.
+/// Number of the host's memory regions of `bytes` bytes.
 fn regions(bytes: usize) -> usize {
     leaks::regions().iter().filter(|&&len| len == bytes).count()
 }

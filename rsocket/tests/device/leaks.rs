@@ -37,22 +37,18 @@ pub(crate) fn resources() -> Vec<usize> {
         .collect()
 }
 
-/// Lengths in bytes of this process's memory regions.
+/// Lengths in bytes of the host's memory regions.
 pub(crate) fn regions() -> Vec<usize> {
-    let process = std::process::id().to_string();
-    let value = |line: &str, name| {
+    let len = |line: &str| {
         let mut words = line.split_whitespace();
-        words.find(|&word| word == name)?;
-        words.next().map(str::to_owned)
+        words.find(|&word| word == "mrlen")?;
+        words.next()?.parse().ok()
     };
-    listed("mr")
-        .lines()
-        .filter(|line| value(line, "pid").as_ref() == Some(&process))
-        .map(|line| value(line, "mrlen").unwrap().parse().unwrap())
-        .collect()
+    let listed = listed("mr");
+    listed.lines().map(|line| len(line).unwrap()).collect()
 }
 
-/// Waits until at most `max` memory regions of this process are left.
+/// Waits until at most `max` memory regions are left.
 pub(crate) fn wait_for_regions(max: usize) {
     let start = Instant::now();
     while regions().len() > max {
