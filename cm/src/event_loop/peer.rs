@@ -174,13 +174,21 @@ impl<P: Protocol> Peer<P> {
             Ok(done) => match done.ok() {
                 // The protocol is not asked again after its failure.
                 Ok(()) if matches!(self.end, End::Failed(_)) => return,
-                Ok(()) => match protocol.completed(&mut self.state, qp, done) {
-                    Err(err) if is_accepted => {
-                        self.end = End::Failed(err);
-                        return;
+                Ok(()) => {
+                    let receives = qp.receive_queue().in_flight();
+                    let next = protocol.completed(&mut self.state, qp, done);
+                    let has_posted = qp.receive_queue().in_flight() > receives;
+                    match next {
+                        Err(err) if is_accepted => {
+                            self.end = End::Failed(err);
+                            return;
+                        }
+                        next => next.and_then(|next| {
+                            self.flush_later_receives(has_posted)?;
+                            Ok(next)
+                        }),
                     }
-                    next => next,
-                },
+                }
                 // The connection has ended; an event reports this as well.
                 Err(err) if is_end::<P>(&err, qp) => Ok(Next::Wait),
                 // The peer has disconnected before the acknowledgement of the last message arrived.
@@ -197,6 +205,16 @@ impl<P: Protocol> Peer<P> {
             Ok(()) => {}
             Err(err) => self.end(Err(err)),
         }
+    }
+
+    /// Flushes receives posted after the end: see [`Ending::advance`](crate::endpoint::Ending::advance).
+    fn flush_later_receives(&mut self, has_posted: bool) -> Result<(), Failure> {
+        let is_flushed = matches!(self.end, End::Asked | End::Ended { flushed: true, .. });
+        let qp = link_qp(&mut self.link);
+        if has_posted && is_flushed && !qp.pd().context().is_iwarp() {
+            qp.to_error()?;
+        }
+        Ok(())
     }
 
     fn go_on(&mut self, next: Next) -> Result<(), P::Error> {

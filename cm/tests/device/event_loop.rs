@@ -3,8 +3,9 @@
 use std::{
     error::Error,
     net::SocketAddr,
-    sync::mpsc::{Sender, channel},
+    sync::mpsc::{Receiver, Sender, channel},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use cm::{
@@ -199,6 +200,70 @@ fn stop_of_an_event_loop_disconnects_its_clients() {
     let echo = serving.join().unwrap().unwrap();
     assert_eq!((echo.echoed, echo.closed), (0, 1));
     assert!(builder.connect(addr).is_err(), "the listener is closed");
+}
+
+/// Disconnects at the first message, and posts a receive for each later one.
+struct PostsAfterTheEnd {
+    is_sent: Receiver<()>,
+    messages: u32,
+}
+
+impl Protocol for PostsAfterTheEnd {
+    type Send = Buf;
+    type Receive = Buf;
+    type State = ProtectionDomain;
+    type Error = AnyError;
+
+    fn open(
+        &mut self,
+        pd: &ProtectionDomain,
+        qp: &mut InitQp<Self>,
+    ) -> Result<Self::State, AnyError> {
+        for _ in 0..2 {
+            qp.post_recv(pd.alloc_buf(64)?)?;
+        }
+        Ok(pd.clone())
+    }
+
+    fn completed(
+        &mut self,
+        pd: &mut Self::State,
+        qp: &mut Qp<Self>,
+        _: Completed<'_, Buf, Buf>,
+    ) -> Result<Next, AnyError> {
+        self.messages += 1;
+        if self.messages == 1 {
+            // The second message is in the completion queue, too.
+            self.is_sent.recv()?;
+            return Ok(Next::Disconnect);
+        }
+        // Meanwhile the driver flushes, and so misses the receive.
+        thread::sleep(Duration::from_millis(20));
+        qp.post_recv(pd.alloc_buf(64)?)?;
+        Ok(Next::Wait)
+    }
+}
+
+/// On Soft-RoCE, such a receive would stay in its queue until the time-out of the disconnect.
+#[test]
+fn receive_posted_after_the_end_is_flushed() {
+    let (sent, is_sent) = channel();
+    let protocol = PostsAfterTheEnd {
+        is_sent,
+        messages: 0,
+    };
+    let server = EventLoop::listen(protocol, local()).unwrap().limit(1);
+    let addr = server.local_addr().unwrap();
+    let serving = thread::spawn(move || server.run());
+    let builder = EndpointBuilder::new().timeout(TEST_TIMEOUT);
+    let mut client = builder.prepare(addr).unwrap().connect().unwrap();
+    for _ in 0..2 {
+        client.post_send(client.reg_msgs([0; 8]).unwrap()).unwrap();
+        client.send_comp().unwrap().ok().unwrap();
+    }
+    sent.send(()).unwrap();
+    client.wait_disconnected().unwrap();
+    assert_eq!(serving.join().unwrap().unwrap().messages, 2);
 }
 
 #[test]
