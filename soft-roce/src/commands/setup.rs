@@ -28,13 +28,15 @@ pub enum Group {
     Bench,
     /// Building and running programs for ARM64.
     Arm64,
+    /// Guests of ARM64 on another host.
+    Arm64Guests,
     /// Additional programs run over RDMA by `test --long`.
     Programs,
 }
 
 impl Group {
-    /// The groups installed by `setup`: all except [`RdmaCore`](Self::RdmaCore), for `--rdma-core` only, and
-    /// [`Programs`](Self::Programs), whose packages start servers.
+    /// The groups installed by `setup`: all except [`RdmaCore`](Self::RdmaCore) and [`Arm64Guests`](Self::Arm64Guests), for one
+    /// option each, and [`Programs`](Self::Programs), whose packages start servers.
     pub const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,
@@ -52,6 +54,7 @@ impl Group {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Guest => "guest",
+            Self::Qemu if cfg!(target_arch = "aarch64") => "qemu-arm64",
             Self::Qemu => "qemu",
             Self::Uml => "uml",
             Self::Tools => "tools",
@@ -60,6 +63,7 @@ impl Group {
             Self::RdmaCore => "rdma-core",
             Self::Bench => "bench",
             Self::Arm64 => "arm64",
+            Self::Arm64Guests => "arm64-guests",
             Self::Programs => "programs",
         }
     }
@@ -207,7 +211,8 @@ mod tests {
     #[test]
     fn package_list_parses_and_covers_every_group() {
         assert!(apt::PACKAGES.lines().all(|line| parse(line).is_some()));
-        for group in Group::ALL.iter().chain(&[Group::RdmaCore, Group::Programs]) {
+        let others = [Group::RdmaCore, Group::Arm64Guests, Group::Programs];
+        for group in Group::ALL.iter().chain(&others) {
             assert!(!entries(&[*group]).is_empty(), "{group:?}");
         }
     }

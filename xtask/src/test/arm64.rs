@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use soft_roce::process;
+use soft_roce::backend::Backend;
+use soft_roce::setup::{self, Group};
+use soft_roce::{Run, process};
 
-use super::{Suite, with_brief_suite};
+use super::guests::device_script;
+use super::{Options, Program, Suite, with_brief_suite};
 use crate::outcomes::Outcomes;
 use crate::output;
+use crate::stack::Stack;
 use crate::stage::{Counts, Stages};
 use crate::workspace::Workspace;
 
@@ -95,7 +99,94 @@ fn require() -> Result<()> {
         .context("rustup cannot install the target's standard library")
 }
 
+/// Packages with device tests that run in a guest of this architecture.
+const IN_GUEST: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
+
+/// Packages of the guest's root file system, besides the essential ones.
+const IN_ROOT: &str = "busybox-static,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,libibverbs-dev,librdmacm-dev";
+
+/// Folders of libraries in the guest's root file system.
+const LIBRARIES: [&str; 2] = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
+
+/// Runs the device tests in a guest, under the emulation of a whole machine.
+pub(super) fn run_in_guest(
+    workspace: &Workspace,
+    options: &Options,
+    stages: &mut Stages,
+) -> Result<()> {
+    setup::ensure(&[Group::Arm64, Group::Arm64Guests])?;
+    require()?;
+    let options = &Options {
+        backend: Backend::Qemu,
+        ..options.clone()
+    };
+    let suite = Suite {
+        workspace,
+        options,
+        stack: &Stack::default(),
+    };
+    stages.test("ARM64 guest", |counts| suite.arm64_guest(counts));
+    Ok(())
+}
+
+/// The guest's root file system, made in `target` at the first run.
+fn root(target: &Path) -> Result<PathBuf> {
+    let root = target.join("arm64-root");
+    if root.join("usr").is_dir() {
+        return Ok(root);
+    }
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let unfinished = target.join("arm64-root.unfinished");
+    let mut command = Command::new("mmdebstrap");
+    command.args([
+        "--quiet",
+        "--architectures=arm64",
+        "--variant=extract",
+        "--mode=root",
+    ]);
+    command.arg(format!("--include={IN_ROOT}"));
+    command.arg(suite.context("this system is not Debian, whose packages are in the root")?);
+    command.arg(&unfinished);
+    process::run(&mut command)?;
+    fs::rename(&unfinished, &root)?;
+    Ok(root)
+}
+
 impl Suite<'_> {
+    fn arm64_guest(&self, counts: &mut Counts) -> Result<()> {
+        let root = root(self.workspace.target())?;
+        let [core, libraries] = LIBRARIES.map(|folder| root.join(folder).display().to_string());
+        let mut tests = self.cross();
+        tests.args([
+            "test", "--locked", "--no-run", "--target", TARGET, "--test", "device",
+        ]);
+        tests.args(IN_GUEST.iter().flat_map(|name| ["--package", name]));
+        tests
+            .arg("--target-dir")
+            .arg(self.workspace.target().join("arm64-guest"));
+        for name in ["IBVERBS", "RDMACM"] {
+            tests.env(format!("{name}_LIB_DIR"), &libraries);
+            tests.env(format!("{name}_INCLUDE_DIR"), root.join("usr/include"));
+        }
+        let flags = format!("-Clink-arg=-Wl,-rpath-link={core}:{libraries}");
+        tests.env(format!("{}_RUSTFLAGS", cargo_name()), flags);
+        let mut programs = self.build(&mut tests, |test| test == "device")?;
+        programs.sort_by(|a, b| a.library.cmp(&b.library));
+        let limit = self.limit(60, 120);
+        let filter: Vec<&str> = self.options.filter.as_deref().into_iter().collect();
+        let plan = |programs: &[Program]| {
+            let script = device_script(programs, |_| filter.clone(), limit / 2)?;
+            Ok(Run::single(script)
+                .memory_mib(2048)
+                .root(root.clone())
+                .timeout(limit))
+        };
+        self.in_guests(&programs, plan, counts, &mut Outcomes::default())
+    }
+
     fn arm64(&self, counts: &mut Counts) -> Result<()> {
         let mut check = self.cross();
         check.args([
@@ -154,13 +245,17 @@ impl Suite<'_> {
     /// A cargo command that builds for ARM64, and runs programs in the emulator.
     fn cross(&self) -> Command {
         let mut cargo = self.cargo();
-        let name = TARGET.replace('-', "_");
-        let cargo_name = format!("CARGO_TARGET_{}", name.to_uppercase());
-        cargo.env(format!("{cargo_name}_LINKER"), COMPILER);
-        cargo.env(format!("{cargo_name}_RUNNER"), runner());
-        cargo.env(format!("CC_{name}"), COMPILER);
+        cargo.env(format!("{}_LINKER", cargo_name()), COMPILER);
+        cargo.env(format!("{}_RUNNER", cargo_name()), runner());
+        cargo.env(format!("CC_{}", TARGET.replace('-', "_")), COMPILER);
         cargo
     }
+}
+
+/// Prefix of cargo's variables for the target.
+fn cargo_name() -> String {
+    let name = TARGET.replace('-', "_");
+    format!("CARGO_TARGET_{}", name.to_uppercase())
 }
 
 /// The command that runs a program for ARM64.

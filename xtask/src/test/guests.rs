@@ -127,7 +127,7 @@ impl Suite<'_> {
     }
 
     /// A guest's time limit in minutes: `long` with `--long`, else `short`.
-    fn limit(&self, short: u64, long: u64) -> Duration {
+    pub(super) fn limit(&self, short: u64, long: u64) -> Duration {
         let minutes = if self.options.long { long } else { short };
         Duration::from_secs(60 * minutes)
     }
@@ -146,7 +146,7 @@ impl Suite<'_> {
     }
 
     /// Runs test programs in guests, several at a time. The first error if a program fails or prints no result.
-    fn in_guests(
+    pub(super) fn in_guests(
         &self,
         programs: &[Program],
         plan: impl Fn(&[Program]) -> Result<Run> + Sync,

@@ -81,6 +81,9 @@ pub(crate) struct Options {
     /// Run the suites on softnic with devices that use the freedoms of the standard: 7 for all rules with the seed 7, 7:keys for one
     #[arg(long, value_name = "SEED[:RULES]", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri"])]
     pub(crate) rules: Option<String>,
+    /// Run the device tests of verbs, cm, rsocket and rds in a guest of ARM64, under QEMU's emulation
+    #[arg(long, conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "rules"])]
+    pub(crate) arm64: bool,
     /// Machine of the guests: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
@@ -237,6 +240,9 @@ pub(crate) fn run_stages(
     if options.sanitize_softnic {
         return sanitize_softnic(&suite, stages);
     }
+    if options.arm64 {
+        return arm64::run_in_guest(workspace, options, stages);
+    }
     if let Some(rules) = &options.rules {
         stages.test("rules", |counts| suite.rules(rules, counts));
         return Ok(());
@@ -364,6 +370,7 @@ pub(crate) fn prepare_guests(options: &Options, stack: &Stack) -> Result<Option<
         || options.valgrind
         || options.miri
         || options.sanitize_softnic
+        || options.arm64
         || options.rules.is_some();
     let Stack::Guests { kernel, .. } = stack else {
         return Ok(None);
