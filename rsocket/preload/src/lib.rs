@@ -37,7 +37,7 @@
 //!   with `ENOTCONN`, and standard error has the reason. rsync is such a program: two of its processes share
 //!   a connection. A stream passed on through `exec` by a child before its use stays TCP.
 //! - With `RDMAV_FORK_SAFE`, TCP connections have a maximum segment size of 1213 bytes (clients) or 1209 (servers), by
-//!   which peers know this library, and `TCP_DEFER_ACCEPT` has no effect. A program that sets `TCP_MAXSEG` itself gets TCP.
+//!   which peers know this library, and `TCP_DEFER_ACCEPT` has no effect. A program that sets a lower `TCP_MAXSEG` gets TCP.
 //! - A process killed by a signal, `abort`, or `exec` by a process with rsockets discards data that the peer has
 //!   not acknowledged, as with librdmacm, and the peer's calls fail with `ECONNRESET`.
 //! - After `setuid` and its kin, a listener made before fails with `EACCES`, except with `RDMAV_FORK_SAFE`: see `CALLS.md`.

@@ -10,6 +10,7 @@ use std::{
 
 use interpose::real;
 use libc::{c_int, c_void, socklen_t};
+use rustix::net::sockopt;
 
 /// Maximum segment size of a connecting socket.
 const OF_CLIENT: c_int = 1213;
@@ -70,6 +71,17 @@ pub(crate) fn show_client(tcp: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn show_server(tcp: BorrowedFd<'_>) -> io::Result<()> {
     set(tcp, TCP_SAVE_SYN, 1)?;
     set(tcp, libc::TCP_MAXSEG, OF_SERVER)
+}
+
+/// Shows this library again after the program has set a maximum segment size: less is within its limit. Returns whether the
+/// socket shows this library.
+pub(crate) fn show_within_limit(tcp: BorrowedFd<'_>) -> bool {
+    let limit = option::<4>(tcp, libc::TCP_MAXSEG);
+    let limit = limit.map_or(0, |(bytes, _)| c_int::from_ne_bytes(bytes));
+    match sockopt::socket_acceptconn(tcp) {
+        Ok(true) => limit >= OF_SERVER && show_server(tcp).is_ok(),
+        _ => limit >= OF_CLIENT && show_client(tcp).is_ok(),
+    }
 }
 
 /// Whether the peer of an accepted connection has shown this library. The kernel has the answer once.

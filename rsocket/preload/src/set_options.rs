@@ -131,5 +131,9 @@ unsafe extern "C-unwind" fn setsockopt(
         return 0;
     }
     // SAFETY: as the caller promises.
-    unsafe { real_setsockopt(fd, level, name, value, len) }
+    let set = unsafe { real_setsockopt(fd, level, name, value, len) };
+    if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
+        fork::limited(fd);
+    }
+    set
 }

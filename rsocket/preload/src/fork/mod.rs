@@ -150,6 +150,17 @@ pub(crate) fn listening(fd: c_int) {
     }
 }
 
+/// Handles a maximum segment size that the program has set on a socket without a connection.
+pub(crate) fn limited(fd: c_int) {
+    if state_of(fd) == NEW
+        && let Some(tcp) = borrow(fd)
+        && !options::show_within_limit(tcp)
+    {
+        mark(fd, 0);
+        log::write_line(|| format!("descriptor {fd}: stays TCP: the program has set TCP_MAXSEG"));
+    }
+}
+
 fn show(fd: c_int, shown: io::Result<()>) {
     if let Err(err) = shown {
         log::write_line(|| {

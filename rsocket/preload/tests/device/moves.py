@@ -277,6 +277,26 @@ def deferred():
     server.end()
 
 
+def segments():
+    """Programs that limit the segments of TCP, as BIND's: above and below the library's sizes."""
+    maximum = (socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    for limit, moves in ((1220, True), (600, False)):
+        for limits in ("client", "server", "listener"):
+            listening, name = listener([(*maximum, limit)] if limits == "server" else ())
+            if limits == "listener":
+                listening.setsockopt(*maximum, limit)
+            server = Fork(one_each, listening, 1)
+            connection = socket.socket()
+            if limits == "client":
+                connection.setsockopt(*maximum, limit)
+            connection.connect(name)
+            connection.sendall(b"limited")
+            assert connection.recv(100).endswith(b" limited")
+            assert is_moved(connection) == moves, (limits, limit)
+            connection.close()
+            server.end()
+
+
 def greets(listening):
     for _ in range(2):
         connection, _ = listening.accept()
@@ -415,6 +435,7 @@ PARTS = {
     "used-late": used_late,
     "silent": silent,
     "deferred": deferred,
+    "segments": segments,
     "greeting": greeting,
     "late": late,
     "user": user,

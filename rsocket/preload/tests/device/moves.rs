@@ -44,6 +44,11 @@ fn deferred_accept_does_not_delay_a_move() {
 }
 
 #[test]
+fn program_that_limits_segments_moves_or_is_not_waited_for() {
+    part("segments", "100");
+}
+
+#[test]
 fn greeting_server_moves_before_it_sends() {
     part("greeting", "100");
 }
