@@ -165,8 +165,24 @@ fn programs_run_over_ipv6() {
     }
 }
 
-/// A network namespace whose loopback interface has the MTU of an Ethernet: programs have the path MTU 1024, and no longer frame
-/// would pass.
+/// Runs a script of the shell in a network namespace, with the command `softnic` and another word as arguments, and returns its
+/// output.
+fn in_namespace(script: &str, word: &str) -> String {
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--map-root-user"],
+    };
+    let mut command = Command::new("unshare");
+    command
+        .args(user)
+        .args(["--net", "timeout", "60", "sh", "-c"]);
+    command.args([script, env!("CARGO_BIN_EXE_softnic"), word]);
+    let ended = Program::spawn(command).finish("the script");
+    assert!(ended.status.success(), "{ended:?}");
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+/// The loopback interface has the MTU of an Ethernet: programs have the path MTU 1024, and no longer frame would pass.
 #[cfg_attr(without_programs, ignore = "needs rdmacm-utils and perftest")]
 #[test]
 fn port_has_the_mtu_of_its_interface() {
@@ -178,26 +194,39 @@ fn port_has_the_mtu_of_its_interface() {
             $run rping -c -a 127.0.0.2 -C 5 -S 4000 -V && break
             sleep 0.1
         done
-        wait $server && echo all iterations";
-    let user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &[],
-        false => &["--map-root-user"],
-    };
-    let mut script = Command::new("unshare");
-    script
-        .args(user)
-        .args(["--net", "timeout", "60", "sh", "-c"]);
-    script.args([SCRIPT, env!("CARGO_BIN_EXE_softnic")]);
-    let ended = Program::spawn(script).finish("the script");
-    let output = String::from_utf8_lossy(&ended.stdout);
-    assert!(output.contains("1024 (3)"), "{ended:?}");
-    assert!(output.contains("all iterations"), "{ended:?}");
+        wait $server";
+    let output = in_namespace(SCRIPT, "");
+    assert!(output.contains("1024 (3)"), "{output}");
     let own = Program::start(addr(46, 2), &[], "ibv_devinfo -v").finish("ibv_devinfo");
     let output = String::from_utf8_lossy(&own.stdout);
     let mut lines = output.lines();
     let active = lines.find(|line| line.contains("active_mtu")).unwrap();
     // The loopback interface of this machine.
     assert!(active.ends_with("4096 (5)"), "{active}");
+}
+
+#[cfg_attr(without_programs, ignore = "needs rdma-core's headers and libraries")]
+#[test]
+fn changes_of_the_interface_are_events() {
+    // The program prints a line at the start and for each event.
+    const SCRIPT: &str = "
+        ip link set lo up && ip address add 10.9.8.7/32 dev lo || exit
+        $0 run --addr 10.9.8.7 -- $1 > $1.out & program=$!
+        wait_for() { until [ $(wc -l < $1.out) = $2 ]; do sleep 0.02; done; }
+        wait_for $1 1 && ip link set lo mtu 1500 && ip link set lo down
+        wait_for $1 2 && ip link set lo up
+        wait_for $1 3 && ip address del 10.9.8.7/32 dev lo
+        wait $program && cat $1.out";
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), &source("events"), &["-Wall"]);
+    let output = in_namespace(SCRIPT, program.to_str().unwrap());
+    let expected = [
+        "event -1: MTU 5, state 4, GID 7",
+        "event 10: MTU 3, state 1, GID 7",
+        "event 9: MTU 3, state 4, GID 7",
+        "event 18: MTU 3, state 4, GID 0",
+    ];
+    assert_eq!(output.lines().collect::<Vec<_>>(), expected);
 }
 
 /// Runs a client by `softnic check` beside a server, until one report contains all of `expected`.

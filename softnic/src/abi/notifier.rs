@@ -128,6 +128,7 @@ impl Notifier {
         match event {
             Event::PortActive => subjects.broadcast(on::IBV_EVENT_PORT_ACTIVE),
             Event::PortError => subjects.broadcast(on::IBV_EVENT_PORT_ERR),
+            Event::GidChange => subjects.broadcast(on::IBV_EVENT_GID_CHANGE),
             Event::DeviceFatal => subjects.broadcast(on::IBV_EVENT_DEVICE_FATAL),
             _ => {}
         }
@@ -161,7 +162,7 @@ impl Notifier {
                     subject.raise(on::IBV_EVENT_SRQ_LIMIT_REACHED);
                 }
             }
-            Event::PortActive | Event::PortError | Event::DeviceFatal => {}
+            Event::PortActive | Event::PortError | Event::GidChange | Event::DeviceFatal => {}
         }
     }
 }

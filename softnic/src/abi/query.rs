@@ -267,7 +267,11 @@ fn entry(port: &Port, index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
 /// Attributes of an engine's device. The clock is the time of the fabric in nanoseconds.
 pub(super) fn of_engine(port: &Port) -> Properties {
     let now = port.now();
-    let addrs = (0..).zip(port.addrs());
+    let addrs = match port.look(|nic| nic.engine.has_gids()) {
+        true => port.addrs(),
+        false => &[],
+    };
+    let addrs = (0..).zip(addrs);
     let name = format!("softnic{}", port.index());
     let directory = match port.is_over_udp() {
         true => sysfs::directory(&name),

@@ -4,11 +4,15 @@ use std::{
     ffi::CStr,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
 };
 
 use rustix::{
     io::retry_on_intr,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,
+        netlink::SocketAddrNetlink, recv, send, socket_with,
+    },
 };
 
 /// A network interface.
@@ -17,6 +21,8 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     /// Maximum length of an IP packet, in bytes.
     pub(crate) mtu: u32,
+    /// Whether the interface is up and has a carrier.
+    pub(crate) has_link: bool,
 }
 
 impl Interface {
@@ -31,7 +37,11 @@ impl Interface {
             .filter_map(|of| Address::decode(of))
             .collect();
         let exact = addresses.iter().find(|of| of.addr == addr);
-        let found = exact.or_else(|| addresses.iter().find(|of| of.has_in_network(addr)));
+        let within = || {
+            let mut addresses = addresses.iter().filter(|_| addr.is_loopback());
+            addresses.find(|of| of.has_in_network(addr))
+        };
+        let found = exact.or_else(within);
         let Some(index) = found.map(|of| of.interface) else {
             return Ok(None);
         };
@@ -40,17 +50,27 @@ impl Interface {
         Ok(links.next())
     }
 
+    /// A socket that is readable after changes of interfaces and addresses.
+    pub(super) fn changes() -> io::Result<OwnedFd> {
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        let socket = open(SocketFlags::NONBLOCK)?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups.cast_unsigned()))?;
+        Ok(socket)
+    }
+
     /// The interface of a message `RTM_NEWLINK`, if it has the index.
     fn decode(index: u32, message: &[u8]) -> Option<Self> {
         let (header, attributes) = message.split_first_chunk::<16>()?;
         if u32_at(header, 4)? != index {
             return None;
         }
+        let link = u32::try_from(libc::IFF_LOWER_UP).ok()?;
         let name = attribute(attributes, libc::IFLA_IFNAME)?;
         let name = CStr::from_bytes_until_nul(name).ok()?;
         Some(Self {
             name: name.to_string_lossy().into_owned(),
             mtu: u32_at(attribute(attributes, libc::IFLA_MTU)?, 0)?,
+            has_link: u32_at(header, 8)? & link != 0,
         })
     }
 }
@@ -99,10 +119,7 @@ impl Address {
 fn dump(kind: u16) -> io::Result<Vec<Vec<u8>>> {
     /// Maximum length of a part of the kernel's answer, in bytes.
     const PART: usize = 32 << 10;
-    let flags = SocketFlags::CLOEXEC;
-    let family = AddressFamily::NETLINK;
-    // The default protocol is `NETLINK_ROUTE`.
-    let socket = socket_with(family, SocketType::RAW, flags, None)?;
+    let socket = open(SocketFlags::empty())?;
     retry_on_intr(|| send(&socket, &request(kind), SendFlags::empty()))?;
     let mut found = Vec::new();
     let mut part = vec![0; PART];
@@ -119,6 +136,13 @@ fn dump(kind: u16) -> io::Result<Vec<Vec<u8>>> {
             }
         }
     }
+}
+
+/// Opens a socket of the default protocol, `NETLINK_ROUTE`.
+fn open(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    Ok(socket)
 }
 
 /// A request for all objects of a kind: a message's header, and the 16 zero bytes of the longest header of an object.

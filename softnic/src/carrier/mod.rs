@@ -36,15 +36,12 @@ use crate::{
 /// Maximum length of a datagram: a payload of 4096 bytes with the longest headers, an ICRC, and some more.
 const MAX_DATAGRAM: usize = 4096 + 256;
 
-/// MTU of an interface that the system does not report: the minimum of IPv6, which the links of most tunnels have.
-const UNKNOWN_MTU: u32 = 1280;
-
 /// The socket of one address, and its buffers.
 #[derive(Debug)]
 pub(crate) struct Carrier {
     local: IpAddr,
-    /// MTU of the address's interface, in bytes.
-    mtu: u32,
+    /// Whether an interface has had the address.
+    has_had_interface: bool,
     link: Arc<Link>,
     /// The packet being received: the headers, followed by the datagram.
     received: Vec<u8>,
@@ -86,10 +83,9 @@ impl Carrier {
     }
 
     fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<KeeperLink>)>) -> Self {
-        let interface = Interface::of(local).ok().flatten();
         Self {
             local,
-            mtu: interface.map_or(UNKNOWN_MTU, |interface| interface.mtu),
+            has_had_interface: false,
             link: Arc::new(link),
             received: Vec::new(),
             identifier: Identifier::default(),
@@ -125,9 +121,10 @@ impl Carrier {
         &self.link
     }
 
-    /// MTU of the address's interface, in bytes, when the socket was opened.
-    pub(crate) fn mtu(&self) -> u32 {
-        self.mtu
+    /// Notes whether an interface has the address. Returns whether one has it or has had it.
+    pub(crate) fn has_interface(&mut self, has_interface: bool) -> bool {
+        self.has_had_interface |= has_interface;
+        self.has_had_interface
     }
 
     /// Headers of a frame as they leave the socket.

@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -16,7 +16,7 @@ use rustix::{
     net::{RecvFlags, recv, recvfrom},
 };
 
-use super::groups::Groups;
+use super::{groups::Groups, interface::Interface};
 use crate::{
     keeper::{Forwarded, MAX_MESSAGE, open_port},
     wire::PORT,
@@ -30,6 +30,8 @@ pub(crate) struct Link {
     /// while a later keeper's takes its place.
     management: Option<Arc<Mutex<OwnedFd>>>,
     groups: Groups,
+    /// Readable after changes of the system's interfaces; `None` if the system reports none.
+    changes: Option<OwnedFd>,
     /// Readable once the link is closed.
     closed: OwnedFd,
     /// Number of calls of the program that have looked for datagrams, modulo 2^32.
@@ -43,6 +45,8 @@ pub(crate) enum Readiness {
     Readable,
     /// Datagrams from the keeper are pending, or the keeper has ended.
     Management,
+    /// An interface or an address of the system has changed.
+    Interface,
     Closed,
 }
 
@@ -69,6 +73,7 @@ impl Link {
             socket,
             management,
             groups: Groups::new()?,
+            changes: Interface::changes().ok(),
             closed: eventfd(0, EventfdFlags::CLOEXEC)?,
             polls: AtomicU32::new(0),
         })
@@ -124,33 +129,45 @@ impl Link {
         }
     }
 
-    /// Waits until a datagram is pending or the link is closed.
+    /// Waits until a datagram is pending, an interface has changed or the link is closed.
     pub(crate) fn wait(&self) -> Readiness {
         loop {
             let management = self.management.as_ref();
             let management = management.map(|fd| fd.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut waiting = vec![
-                PollFd::new(&self.closed, PollFlags::IN),
-                PollFd::new(&self.socket, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.groups.pending(), PollFlags::IN),
-            ];
-            waiting.extend(
+            let mut sources = vec![(Readiness::Closed, self.closed.as_fd())];
+            sources.extend(
                 management
                     .iter()
-                    .map(|fd| PollFd::new(&**fd, PollFlags::IN)),
+                    .map(|fd| (Readiness::Management, fd.as_fd())),
             );
+            let changes = self.changes.iter();
+            sources.extend(changes.map(|fd| (Readiness::Interface, fd.as_fd())));
+            sources.push((Readiness::Readable, self.socket.as_fd()));
+            sources.push((Readiness::Readable, self.groups.pending()));
+            let waiting = sources.iter();
+            let mut waiting: Vec<_> = waiting
+                .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+                .collect();
             // Interrupted by no signal: the thread blocks all of them.
             if poll(&mut waiting, None).is_err() {
                 return Readiness::Closed;
             }
-            let ready: Vec<_> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
-            match ready[..] {
-                [true, ..] => return Readiness::Closed,
-                [_, _, _, true] => return Readiness::Management,
-                [_, true, ..] | [_, _, true, ..] => return Readiness::Readable,
-                _ => {}
+            let mut ready = sources.iter().zip(&waiting);
+            if let Some(((readiness, _), _)) = ready.find(|(_, fd)| !fd.revents().is_empty()) {
+                return *readiness;
             }
         }
+    }
+
+    /// Drops the pending reports of changes; the new state is read from the system.
+    pub(crate) fn drop_changes(&self) {
+        // Fails if reports have been lost, too.
+        while let Some(changes) = &self.changes
+            && !matches!(
+                recv(changes, &mut [0], RecvFlags::empty()),
+                Err(Errno::AGAIN)
+            )
+        {}
     }
 
     /// Ends the waits of the receiving thread.

@@ -62,6 +62,8 @@ pub struct Engine {
     /// Number of dropped frames: malformed, or without a destination here.
     dropped: u64,
     has_link: bool,
+    /// Whether the port has its GIDs.
+    has_gids: bool,
     has_failed: bool,
     mtu: u32,
     max_in_flight: u32,
@@ -85,6 +87,7 @@ impl Engine {
             management: ManagementQp::default(),
             dropped: 0,
             has_link: true,
+            has_gids: true,
             has_failed: false,
             mtu: MAX_MTU,
             max_in_flight: MAX_IN_FLIGHT,
@@ -146,6 +149,19 @@ impl Engine {
             } else {
                 Event::PortError
             });
+        }
+    }
+
+    /// Whether the port has its GIDs: the host has its addresses.
+    pub fn has_gids(&self) -> bool {
+        self.has_gids
+    }
+
+    /// Sets whether the port has its GIDs. A change raises an event.
+    pub fn set_gids(&mut self, has_gids: bool) {
+        if self.has_gids != has_gids {
+            self.has_gids = has_gids;
+            self.resources.events.push_back(Event::GidChange);
         }
     }
 

@@ -28,6 +28,8 @@ pub enum Event {
     PortActive,
     /// The port's link is down.
     PortError,
+    /// The port has got its GIDs, or lost them.
+    GidChange,
     /// The device has failed for good.
     DeviceFatal,
 }

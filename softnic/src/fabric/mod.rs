@@ -10,6 +10,7 @@ mod environment;
 mod faults;
 mod host;
 mod identity;
+mod interface;
 mod limits;
 mod network;
 mod order;
@@ -434,7 +435,8 @@ impl Fabric {
     ///
     /// The fabric's faults concern the frames sent. A thread receives frames while no thread of the program polls. The path MTU
     /// is the greatest for the MTU of the address's interface: 1024 bytes on an Ethernet of 1500, 4096 on the loopback
-    /// interface. On addresses other than loopback ones, connections have the times of [`Timing::LINUX`].
+    /// interface. The port follows the interface: its MTU, its link and the address. On addresses other than loopback ones,
+    /// connections have the times of [`Timing::LINUX`].
     ///
     /// Each sender of a datagram to the address can send frames to the host. Loopback addresses such as 127.0.0.2
     /// are reached by processes of this machine alone.
@@ -494,6 +496,7 @@ impl Fabric {
             }
             index
         };
+        self.shared.follow_interface(index);
         receiver::start(&self.shared, index, link)?;
         Ok(Host::new(Port::new(&self.shared, index)))
     }

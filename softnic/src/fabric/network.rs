@@ -12,6 +12,7 @@ use std::{
 use super::{
     faults::{Copy, Faults, Nth},
     identity::{LOCAL_GUID, guid_of, of_addr},
+    interface,
     limits::Accounts,
     order::LinkOrder,
     recording::{RecordedFrame, Recording},
@@ -157,9 +158,6 @@ pub(crate) struct Network {
     recording: Option<Recording>,
 }
 
-/// Maximum length of a frame's headers, for the path MTU.
-const MAX_HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;
-
 /// Maximum number of packets of a connection in flight over UDP: the kernel's default buffer of a socket has a few hundred
 /// kilobytes, and a frame of 4096 bytes takes twice as many.
 const MAX_IN_FLIGHT_OVER_UDP: u32 = 32;
@@ -250,10 +248,6 @@ impl Network {
             let row = card.specification();
             manager.set_max_depths(row.max_qp_rd_atom, row.max_qp_init_rd_atom);
         }
-        if let Some(link_mtu) = self.link_mtu {
-            engine.set_mtu(path_mtu(link_mtu));
-            manager.set_mtu(path_mtu(link_mtu));
-        }
         self.hosts.push(NetworkHost {
             addrs: addrs.into(),
             engine,
@@ -269,6 +263,9 @@ impl Network {
             is_listed: false,
             deadline: None,
         });
+        if let Some(link_mtu) = self.link_mtu {
+            self.set_mtu(index, link_mtu);
+        }
         index
     }
 
@@ -291,11 +288,9 @@ impl Network {
             let claims: Arc<dyn Claims> = Arc::<KeeperLink>::clone(keeper);
             host.manager.share(*slot, claims);
         }
-        let mtu = path_mtu(carrier.mtu());
-        host.engine.set_mtu(mtu);
         host.engine.set_max_in_flight(MAX_IN_FLIGHT_OVER_UDP);
-        host.manager.set_mtu(mtu);
         host.carrier = Some(carrier);
+        self.set_mtu(index, interface::UNKNOWN_MTU);
         index
     }
 
@@ -688,13 +683,6 @@ impl Network {
         self.advance(self.virtual_now);
         true
     }
-}
-
-/// Greatest path MTU whose frames fit a link's MTU, at least 256: as `iboe_get_mtu` of Linux, which subtracts the headers
-/// of IPv6, UDP, BTH, XRCETH and `AtomicETH`, and the ICRC.
-fn path_mtu(link_mtu: u32) -> u32 {
-    let payload = link_mtu.saturating_sub(MAX_HEADERS);
-    1 << payload.clamp(256, 4096).ilog2()
 }
 
 /// Network of an address: the first 24 bits (IPv4) or 64 bits (IPv6).

@@ -18,6 +18,7 @@ use crate::{
     abi::{Notifier, ProcessMemory, scripted},
     adversary::Adversary,
     card::Card,
+    carrier::Interface,
     check::{Checker, HostQp, Parent},
     cm::{Manager, Reach},
     engine::{Engine, Memory, QpNum},
@@ -117,6 +118,14 @@ impl Shared {
             self.change(|network, now| network.kill(host, now));
         }
         has_returned
+    }
+
+    /// Reads the state of the interface with a host's address, unless the system does not report it.
+    pub(super) fn follow_interface(&self, host: usize) {
+        let addr = self.lock().hosts[host].addrs.first().copied();
+        if let Some(Ok(interface)) = addr.map(Interface::of) {
+            self.change(|network, _| network.set_interface(host, interface.as_ref()));
+        }
     }
 
     /// Notifies the timekeeper if the next deadline is earlier than before.

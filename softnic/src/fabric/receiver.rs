@@ -25,6 +25,10 @@ fn receive(shared: &Shared, host: usize, link: &Link) {
         let work = match readiness {
             Readiness::Closed => return,
             Readiness::Management => abi::survive(|| shared.receive_forwarded(host)),
+            Readiness::Interface => {
+                link.drop_changes();
+                abi::survive(|| shared.follow_interface(host)).map(|()| true)
+            }
             Readiness::Readable if polls_now == polls => {
                 abi::survive(|| shared.receive(host)).map(|()| true)
             }
