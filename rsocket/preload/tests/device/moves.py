@@ -384,6 +384,29 @@ def user():
     server.check()
 
 
+def leaves_root(listening, root):
+    """Changes its root folder and its user before the first use of a connection."""
+    connection = listening.accept()[0]
+    os.chroot(root)
+    os.chdir("/")
+    os.setuid(1000)
+    assert connection.recv(100) == b"first"
+    connection.sendall(b"answer")
+    assert connection.recv(100) == b"end"
+
+
+def root():
+    """A server in a root folder without devices, as vsftpd's: TCP; in one with them, RDMA."""
+    for folder, moves in (("/tmp", False), ("/", True)):
+        listening, name = listener()
+        server = Fork(leaves_root, listening, folder)
+        connection = socket.create_connection(name)
+        connection.sendall(b"first")
+        assert connection.recv(100) == b"answer" and is_moved(connection) == moves, folder
+        connection.sendall(b"end")
+        server.check()
+
+
 def threaded_server(listening):
     """Echoes, with a thread for each connection."""
 
@@ -439,6 +462,7 @@ PARTS = {
     "greeting": greeting,
     "late": late,
     "user": user,
+    "root": root,
 }
 signal.alarm(LIMIT)
 PARTS[PART]()

@@ -67,3 +67,8 @@ fn client_that_does_not_wait_stays_tcp_with_its_data() {
 fn connections_of_a_server_that_changes_its_user_go_on() {
     part("user", "2");
 }
+
+#[test]
+fn server_in_a_root_folder_without_devices_stays_tcp() {
+    part("root", "2");
+}
