@@ -135,6 +135,9 @@ fn make_at(addr: &str, variable: impl Fn(&str) -> Option<String>) -> io::Result<
             io::ErrorKind::AddrNotAvailable => {
                 "this machine does not have the address; use one of `ip address`, or 127.0.0.2"
             }
+            io::ErrorKind::InvalidInput => {
+                "link-local addresses have no device; use another one of `ip address`"
+            }
             _ => "the address is that of SOFTNIC_ADDR",
         };
         io::Error::new(
@@ -176,6 +179,10 @@ mod tests {
             (
                 &[(ADDR, "203.0.113.9")],
                 "this machine does not have the address",
+            ),
+            (
+                &[(ADDR, "fe80::9")],
+                "link-local addresses have no device; use another one",
             ),
             (
                 &[(ADDR, "127.4.0.2"), (LOSS, "2")],
