@@ -50,6 +50,14 @@ fn set_at(tcp: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::R
 
 /// Returns an option of at most `N` bytes, with its length.
 fn option<const N: usize>(tcp: BorrowedFd<'_>, name: c_int) -> Option<([u8; N], usize)> {
+    option_at(tcp, libc::IPPROTO_TCP, name)
+}
+
+fn option_at<const N: usize>(
+    tcp: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+) -> Option<([u8; N], usize)> {
     let real = real!(
         getsockopt: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int
     );
@@ -57,7 +65,7 @@ fn option<const N: usize>(tcp: BorrowedFd<'_>, name: c_int) -> Option<([u8; N], 
     let mut len = socklen_t::try_from(N).unwrap_or(0);
     let (at, size) = (bytes.as_mut_ptr().cast(), &raw mut len);
     // SAFETY: `len` is the size of the buffer; both outlive the call.
-    let got = unsafe { real(tcp.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) };
+    let got = unsafe { real(tcp.as_raw_fd(), level, name, at, size) };
     let len = usize::try_from(len).unwrap_or(0).min(N);
     (got == 0).then_some((bytes, len))
 }
@@ -127,6 +135,12 @@ fn syn_mss(headers: &[u8]) -> Option<u16> {
 pub(crate) fn set_low_water(tcp: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     set_at(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Returns the number of bytes from which on a connection is readable: 1 unless the program has set another.
+pub(crate) fn low_water(tcp: BorrowedFd<'_>) -> Option<c_int> {
+    let set = option_at::<4>(tcp, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    set.map(|(bytes, _)| c_int::from_ne_bytes(bytes))
 }
 
 /// Wakes all waits for sending, edge-triggered ones too.

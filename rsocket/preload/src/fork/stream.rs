@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     log,
-    move_options::{is_client_shown, nudge, reset, set_low_water},
+    move_options::{is_client_shown, low_water, nudge, reset, set_low_water},
 };
 
 /// Pause, and number of pauses, for the rest of a frame; without it, the bytes are the program's.
@@ -406,7 +406,8 @@ impl MovingStream {
     /// Hides frames from an event loop. The thread shows the connection as readable once there is something for the program.
     pub(crate) fn enter_loop(&self) {
         if let (Some(mut progress), Ok(tcp)) = (self.progress(), self.tcp.get()) {
-            progress.is_in_loop = true;
+            // The program's own number remains.
+            progress.is_in_loop |= low_water(tcp) == Some(1);
             let is_followed = match progress.phase {
                 MovePhase::Awaiting => progress.has_thread,
                 MovePhase::Proved { .. } => true,
@@ -632,6 +633,20 @@ mod tests {
             let weak = Arc::downgrade(&stream);
             run(&weak, |_| panic!("as intended by the test"));
             assert_eq!(uses_tcp(&stream), Some(skips), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn frames_are_hidden_from_a_loop_unless_the_program_has_set_a_low_water_mark() {
+        let phase = MovePhase::Proved { secret: [7; 16] };
+        for (set, hidden) in [(1, 49), (200, 200)] {
+            let (tcp, stream, _peer) = connected(phase);
+            set_low_water(tcp.as_fd(), set).unwrap();
+            stream.enter_loop();
+            stream.enter_loop();
+            assert_eq!(low_water(tcp.as_fd()), Some(hidden));
+            stream.abandon();
+            assert_eq!(low_water(tcp.as_fd()), i32::try_from(set).ok());
         }
     }
 
