@@ -75,8 +75,21 @@ impl Pages {
     /// There is no page of this number.
     pub fn read(&self, page: u32) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        self.region.read(page as usize * self.len, &mut bytes);
+        self.read_start(page, &mut bytes);
         bytes
+    }
+
+    /// Copies the first bytes of a page out.
+    ///
+    /// # Panics
+    /// There is no page of this number, or it has fewer bytes.
+    pub fn read_start(&self, page: u32, bytes: &mut [u8]) {
+        assert!(
+            bytes.len() <= self.len,
+            "{} bytes are longer than a page",
+            bytes.len()
+        );
+        self.region.read(page as usize * self.len, bytes);
     }
 
     /// Copies bytes to the start of a page.

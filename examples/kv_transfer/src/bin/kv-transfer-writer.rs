@@ -10,7 +10,8 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, Hasher as _, RandomState},
     process::ExitCode,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::Parser;
@@ -30,6 +31,9 @@ struct Arguments {
     /// Length of a page in bytes, as at the readers
     #[arg(long, default_value_t = 65_536)]
     page_len: u32,
+    /// Seconds to wait for a reader that does not listen yet
+    #[arg(long, default_value_t = 10)]
+    wait: u64,
     /// Queue pairs to each reader, at most 4
     #[arg(long, default_value_t = 2)]
     lanes: usize,
@@ -54,7 +58,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Random: process ids are the same on several hosts.
     let session = RandomState::new().build_hasher().finish();
     for reader in &arguments.readers {
-        writer.connect((reader.as_str(), arguments.port), session)?;
+        connect(&mut writer, reader, arguments, session)?;
     }
     let mut remaining = arguments.readers.len();
     let mut pages = BTreeMap::new();
@@ -87,6 +91,23 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Connects to a reader, again while it does not listen yet.
+fn connect(
+    writer: &mut Writer,
+    reader: &str,
+    arguments: &Arguments,
+    session: u64,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + Duration::from_secs(arguments.wait);
+    loop {
+        match writer.connect((reader, arguments.port), session) {
+            Ok(_) => return Ok(()),
+            Err(err) if Instant::now() >= until => return Err(err),
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+        }
+    }
 }
 
 /// Fills pages of the cache and writes them, or cancels the lease if the cache is full.
