@@ -322,10 +322,11 @@ impl ReadingPeer {
             return Ok(()); // sent again after the failure of a lane
         }
         self.last_lease = number;
-        let max = self.max_leases;
+        // A lease ends for the reader with the last page, and here with its acknowledgement, which may arrive after the next grants.
+        let (max, unacknowledged) = (self.max_leases, self.max_leases);
         ensure!(
-            self.leases.len() < max,
-            "the reader grants more than {max} leases"
+            self.leases.len() < max + unacknowledged,
+            "the reader grants more than {max} leases, before {unacknowledged} others are acknowledged"
         );
         for page in &pages {
             self.token(*page)?;

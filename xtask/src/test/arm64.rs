@@ -102,8 +102,9 @@ fn require() -> Result<()> {
 /// Packages with device tests that run in a guest of this architecture.
 const IN_GUEST: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
 
-/// Packages of the guest's root file system, besides the essential ones.
-const IN_ROOT: &str = "busybox-static,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,libibverbs-dev,librdmacm-dev";
+/// Packages of the guest's root file system.
+const IN_ROOT: &str = "busybox-static,dash,coreutils,libgcc-s1,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,\
+                       libibverbs-dev,librdmacm-dev";
 
 /// Folders of libraries in the guest's root file system.
 const LIBRARIES: [&str; 2] = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
