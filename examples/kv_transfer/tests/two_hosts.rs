@@ -12,7 +12,7 @@ fn program(path: &str) -> String {
 
 fn reader(leases: usize) -> String {
     let reader = program(env!("CARGO_BIN_EXE_kv-transfer-reader"));
-    format!("{reader} --writers 2 --leases {leases} --ahead 8 --page-len 8192")
+    format!("{reader} --writers 2 --leases {leases} --ahead 4 --page-len 8192")
 }
 
 fn writer() -> String {

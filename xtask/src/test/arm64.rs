@@ -103,7 +103,7 @@ fn require() -> Result<()> {
 const IN_GUEST: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
 
 /// Packages of the guest's root file system.
-const IN_ROOT: &str = "busybox-static,dash,coreutils,libgcc-s1,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,\
+const IN_ROOT: &str = "busybox-static,dash,coreutils,grep,sed,libgcc-s1,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,\
                        libibverbs-dev,librdmacm-dev";
 
 /// Folders of libraries in the guest's root file system.

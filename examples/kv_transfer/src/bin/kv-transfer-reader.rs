@@ -60,7 +60,8 @@ fn main() -> ExitCode {
 /// The leases of a writer.
 struct Progress {
     granted: u64,
-    arrived: u64,
+    /// Leases that have arrived, or ended otherwise.
+    ended: u64,
     bytes: u64,
     since: Instant,
 }
@@ -76,7 +77,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Ok(Some(peer)) => {
                 let progress = writers.entry(peer).or_insert(Progress {
                     granted: 0,
-                    arrived: 0,
+                    ended: 0,
                     bytes: 0,
                     since: Instant::now(),
                 });
@@ -93,12 +94,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
                     println!("{lease:?}: {count} pages");
                     reader.pages().give_back(pages);
                     if let Some(progress) = writers.get_mut(&lease.peer()) {
-                        progress.arrived += 1;
+                        progress.ended += 1;
                         progress.bytes += count as u64 * u64::from(arguments.page_len);
                         grant(&mut reader, lease.peer(), arguments, progress);
                     }
                 }
-                ReaderEvent::Ended(lease, cause) => println!("{lease:?} has ended: {cause}"),
+                ReaderEvent::Ended(lease, cause) => {
+                    println!("{lease:?} has ended: {cause}");
+                    if let Some(progress) = writers.get_mut(&lease.peer()) {
+                        progress.ended += 1;
+                        grant(&mut reader, lease.peer(), arguments, progress);
+                    }
+                }
                 ReaderEvent::Lost(peer, reason) => {
                     println!("{peer:?} has ended: {reason}");
                     ended += 1;
@@ -109,10 +116,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Grants leases up to the number ahead. After the last one has arrived, prints the rate and ends the writer.
+/// Grants leases up to the number ahead. After the last one has ended, prints the rate and ends the writer.
 fn grant(reader: &mut Reader, peer: PeerId, arguments: &Arguments, progress: &mut Progress) {
     let time = Duration::from_millis(arguments.deadline);
-    let target = arguments.leases.min(progress.arrived + arguments.ahead);
+    let target = arguments.leases.min(progress.ended + arguments.ahead);
     while progress.granted < target {
         if let Err(err) = reader.grant(peer, progress.granted, arguments.pages, time) {
             eprintln!("no lease for {peer:?}: {err:#}");
@@ -120,7 +127,7 @@ fn grant(reader: &mut Reader, peer: PeerId, arguments: &Arguments, progress: &mu
         }
         progress.granted += 1;
     }
-    if progress.arrived == arguments.leases {
+    if progress.ended == arguments.leases {
         let (bytes, time) = (progress.bytes, progress.since.elapsed());
         let rate = u128::from(bytes) / time.as_micros().max(1);
         println!("{peer:?}: {bytes} bytes in {time:.2?}, {rate} MB/s");
