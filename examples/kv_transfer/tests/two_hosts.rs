@@ -20,7 +20,7 @@ fn writer() -> String {
     format!("{writer} $A $B --page-len 8192 --wait 60")
 }
 
-/// The numbers of lines that tell of arrived leases, of complete writers, and of leases that have ended otherwise.
+/// The numbers of lines about arrived leases, about complete writers, and about leases that have ended otherwise.
 fn outcome(ran: &Ran, host: Host) -> [usize; 3] {
     let lines = || ran.stdout(host).lines();
     let count = |part: &str| lines().filter(|line| line.contains(part)).count();
