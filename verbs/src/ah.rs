@@ -19,7 +19,7 @@ use crate::{
     cq::WorkCompletion,
     error::{Error, Result, cvt_neg, cvt_ptr},
     pd::ProtectionDomain,
-    work::{Gather, SgeList, With},
+    work::{Gather, Scatter, SgeList, With},
 };
 
 pub use crate::addr::Gid;
@@ -379,6 +379,9 @@ unsafe impl<W: Gather> Gather for Addressed<W> {
         self.work.gather(list);
     }
 }
+
+// SAFETY: as above; the elements are those of `work`, and writable.
+unsafe impl<W: Scatter> Scatter for Addressed<W> {}
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,7 @@ use super::{
     queue::CqHandle,
 };
 use crate::{
+    addr::Gid,
     context::Context,
     error::{Error, Result, cvt_errno, cvt_ptr},
     hint,
@@ -112,6 +113,7 @@ pub struct ExtendedCq {
     /// The event of the own channel.
     requested: Requested,
     fields: WcFields,
+    source: Option<ReadSource>,
     /// Whether a poll of C's can give one completion only.
     one_by_one: bool,
     /// The completions read by the last C poll.
@@ -124,6 +126,9 @@ pub struct ExtendedCq {
     /// none.
     failed: i32,
 }
+
+/// A vendor's call that reads the sender of a received message.
+type ReadSource = unsafe fn(*mut ffi::ibv_cq_ex) -> Option<Gid>;
 
 /// Default of the maximum number of completions read by one C poll.
 const DEFAULT_BATCH: u32 = 16;
@@ -244,14 +249,50 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create(self) -> Result<ExtendedCq> {
-        const CALL: &str = "ibv_create_cq_ex";
+        // SAFETY: the context is open, since `self` borrows it, and the channel and the domain exist.
+        // Assumption: C keeps no pointer to the attributes.
+        let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_cq_ex(ctx, attr) };
+        // SAFETY: `create` makes a queue of the attributes, or none.
+        unsafe { self.make("ibv_create_cq_ex", create, None) }
+    }
+
+    /// Creates the queue by a vendor's call in place of `ibv_create_cq_ex`, such as `efadv_create_cq`. `call` is its name, for
+    /// errors. `source` reads the sender of a received message, for [`ExtendedCompletion::source`].
+    ///
+    /// # Safety
+    /// - `create` returns null, with `errno` set, or an extended queue of these attributes, with no other owner. It keeps no
+    ///   pointer to the attributes.
+    /// - `source` may be called for the queue while it is polled, positioned on a receive that succeeded. It does not unwind, and
+    ///   calls nothing but the provider.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), and the errors of the call.
+    #[doc(alias = "efadv_create_cq")]
+    pub unsafe fn create_with(
+        self,
+        call: &'static str,
+        create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_cq_init_attr_ex) -> *mut ffi::ibv_cq_ex,
+        source: unsafe fn(*mut ffi::ibv_cq_ex) -> Option<Gid>,
+    ) -> Result<ExtendedCq> {
+        // SAFETY: the caller's promise.
+        unsafe { self.make(call, create, Some(source)) }
+    }
+
+    /// # Safety
+    /// - As for [`create_with`](Self::create_with).
+    unsafe fn make(
+        self,
+        call: &'static str,
+        create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_cq_init_attr_ex) -> *mut ffi::ibv_cq_ex,
+        source: Option<ReadSource>,
+    ) -> Result<ExtendedCq> {
         if let Some(pd) = self.pd {
             self.ctx
-                .check_same(CALL, "the parent domain", pd.context())?;
+                .check_same(call, "the parent domain", pd.context())?;
         }
-        self.ctx.check_process(CALL)?;
+        self.ctx.check_process(call)?;
         if let Some((channel, _)) = self.channel {
-            channel.check_device(CALL, self.ctx)?;
+            channel.check_device(call, self.ctx)?;
         }
         let own_channel = match self.waitable {
             true => Some(self.ctx.create_comp_channel()?),
@@ -262,25 +303,9 @@ impl<'a> ExtendedCqBuilder<'a> {
             (None, Some((shared, key))) => (Some(shared), key),
             (None, None) => (None, CqKey::default()),
         };
-        let mut attr = ffi::ibv_cq_init_attr_ex::zeroed();
-        attr.cqe = self.cqe;
-        attr.cq_context = ptr::without_provenance_mut(key.0);
-        attr.channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
-        attr.comp_vector = self.vector;
-        attr.wc_flags = self.fields.bits();
-        if self.single_threaded {
-            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
-            attr.flags = ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
-        }
-        if let Some(pd) = self.pd {
-            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
-            attr.parent_domain = pd.as_raw();
-        }
-        // SAFETY: the context is open for as long as `self.ctx` lives; the channel and the domain
-        // exist for as long as `handle` holds them. The key is a number, only
-        // returned with events. Assumption: C keeps no pointer to the attributes.
-        let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr(CALL, raw).map_err(|err| {
+        let mut attr = self.init_attr(channel, key);
+        let raw = create(self.ctx.as_raw(), &mut attr);
+        let raw = cvt_ptr(call, raw).map_err(|err| {
             let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
             let err = err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"));
             hint::limits::cq(err, self.ctx, cqe, vector)
@@ -304,11 +329,37 @@ impl<'a> ExtendedCqBuilder<'a> {
             own_channel,
             requested: Requested::default(),
             fields: self.fields,
+            source,
             batch: vec![Entry::empty(); batch as usize].into_boxed_slice(),
             next: 0,
             unread: 0,
             failed: 0,
         })
+    }
+}
+
+impl ExtendedCqBuilder<'_> {
+    /// The attributes in C. The key is a number, only returned with events.
+    fn init_attr(
+        &self,
+        channel: Option<&CompletionChannel>,
+        key: CqKey,
+    ) -> ffi::ibv_cq_init_attr_ex {
+        let mut attr = ffi::ibv_cq_init_attr_ex::zeroed();
+        attr.cqe = self.cqe;
+        attr.cq_context = ptr::without_provenance_mut(key.0);
+        attr.channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
+        attr.comp_vector = self.vector;
+        attr.wc_flags = self.fields.bits();
+        if self.single_threaded {
+            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+            attr.flags = ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+        }
+        if let Some(pd) = self.pd {
+            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
+            attr.parent_domain = pd.as_raw();
+        }
+        attr
     }
 }
 
@@ -480,11 +531,16 @@ impl ExtendedCq {
     #[inline]
     fn read_batch(&mut self) {
         let (cq, fields, one_by_one) = (self.as_raw_ex(), self.fields, self.one_by_one);
+        let source = self.source;
         let batch_len = self.batch.len();
         self.next = 0;
         for entry in &mut self.batch {
             // SAFETY: the queue is on a completion, and was made with these fields.
             unsafe { entry.read(cq, fields) };
+            if let Some(source) = source {
+                // SAFETY: the queue is on a completion, and was made with the call.
+                unsafe { entry.read_source(cq, source) };
+            }
             self.unread += 1;
             if one_by_one || self.unread as usize == batch_len {
                 return;

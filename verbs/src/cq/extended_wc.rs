@@ -10,6 +10,7 @@ use super::{
     status::{WcError, WcOpcode, WcStatus},
 };
 use crate::{
+    addr::Gid,
     bounded::QpNum,
     error::{Error, Result},
     wr_id::{QpId, WrId},
@@ -36,6 +37,7 @@ pub(super) struct Entry {
     cvlan: u16,
     flow_tag: u32,
     tag: TagMatch,
+    source: Option<Gid>,
 }
 
 /// `ibv_wc_tm_info`—The result of tag matching.
@@ -75,6 +77,7 @@ impl Entry {
             cvlan: 0,
             flow_tag: 0,
             tag: TagMatch { tag: 0, private: 0 },
+            source: None,
         }
     }
 
@@ -107,6 +110,24 @@ impl Entry {
             // SAFETY: the caller's promise.
             unsafe { self.read_more(cq, fields) };
         }
+    }
+
+    /// Reads the sender of a received message, by a vendor's call.
+    ///
+    /// # Safety
+    /// - As for [`read`](Self::read), which has been called. The queue was made with `source`.
+    pub(super) unsafe fn read_source(
+        &mut self,
+        cq: NonNull<ffi::ibv_cq_ex>,
+        source: unsafe fn(*mut ffi::ibv_cq_ex) -> Option<Gid>,
+    ) {
+        let is_message = WrId(self.plain.wr_id).is_receive()
+            && self.plain.status == ffi::ibv_wc_status::IBV_WC_SUCCESS;
+        self.source = match is_message {
+            // SAFETY: the queue is on a receive that has succeeded.
+            true => unsafe { source(cq.as_ptr()) },
+            false => None,
+        };
     }
 
     /// Reads the fields of a failed request.
@@ -360,6 +381,12 @@ impl<'p> ExtendedCompletion<'p> {
     pub fn tm_info(&self) -> Result<TagMatch> {
         self.need_defined("ibv_wc_read_tm_info", WcFields::TM_INFO)?;
         Ok(self.entry.tag)
+    }
+
+    /// The sender of a received message, on a queue with a [vendor's field](crate::cq::ExtendedCqBuilder::create_with) for it;
+    /// `None` on others, and where the device does not report the sender.
+    pub fn source(&self) -> Option<Gid> {
+        self.entry.source
     }
 
     /// The completion in the form accepted by queue pairs and shared receive queues.
