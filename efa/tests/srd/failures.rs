@@ -1,0 +1,176 @@
+//! Failures of requests, each of its own request only.
+
+use std::io::ErrorKind;
+
+use softnic::Fabric;
+use verbs::{RemoteToken, WcStatus, op};
+
+use crate::end::{End, QKEY, Work};
+
+/// The status of the only request that has completed.
+fn status(end: &mut End) -> WcStatus {
+    let done = end.reap(0, 1).done;
+    assert_eq!(done.len(), 1);
+    done[0]
+        .1
+        .as_ref()
+        .err()
+        .copied()
+        .unwrap_or(WcStatus::SUCCESS)
+}
+
+/// Checks that the queue pair still sends.
+fn assert_sends(sender: &mut End, peer: &mut End) {
+    peer.receive(1, 64);
+    let ah = sender.to(peer);
+    sender.send(99, b"still here", (&ah, peer.qp.qp_num()));
+    assert_eq!(status(sender), WcStatus::SUCCESS);
+    let messages = peer.reap(1, 0).messages;
+    assert_eq!(messages[0].bytes, b"still here");
+}
+
+#[test]
+fn request_to_a_destroyed_peer_fails_alone() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let destroyed = End::new(&fabric, 3);
+    let (ah, number) = (sender.to(&destroyed), destroyed.qp.qp_num());
+    let _leftover = destroyed.qp.destroy().unwrap();
+    sender.send(1, b"nobody", (&ah, number));
+    assert_eq!(status(&mut sender), WcStatus::REM_INV_RD_REQ_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn request_to_a_peer_in_the_error_state_fails_alone() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let mut failed = End::new(&fabric, 3);
+    failed.receive(1, 64);
+    failed.qp.to_error().unwrap();
+    let ah = sender.to(&failed);
+    sender.send(1, b"nobody", (&ah, failed.qp.qp_num()));
+    assert_eq!(status(&mut sender), WcStatus::REM_INV_RD_REQ_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn request_to_a_silent_host_fails_alone() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let silent = End::new(&fabric, 3);
+    let ah = sender.to(&silent);
+    fabric.cut(sender.host(), silent.host());
+    sender.send(1, b"anybody?", (&ah, silent.qp.qp_num()));
+    assert_eq!(status(&mut sender), WcStatus::RESP_TIMEOUT_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn rdma_beyond_the_rights_of_the_region_fails_alone() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let (ah, number, token) = (sender.to(&peer), peer.qp.qp_num(), peer.memory.token());
+    let foreign = RemoteToken {
+        rkey: token.rkey ^ 0x5500,
+        ..token
+    };
+    sender.write((1, None), b"not yours", foreign, (&ah, number));
+    assert_eq!(status(&mut sender), WcStatus::REM_ACCESS_ERR);
+    sender.read(2, 8, foreign, (&ah, number));
+    assert_eq!(status(&mut sender), WcStatus::REM_ACCESS_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn message_longer_than_its_receive_fails_on_both_sides() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    peer.receive(1, 3);
+    let ah = sender.to(&peer);
+    sender.send(1, b"four", (&ah, peer.qp.qp_num()));
+    assert_eq!(status(&mut sender), WcStatus::REM_INV_REQ_ERR);
+    assert_eq!(peer.reap(1, 0).messages[0].bytes, b"");
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn message_longer_than_a_packet_fails_alone() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let ah = sender.to(&peer);
+    sender.send(1, &[0; 5000], (&ah, peer.qp.qp_num()));
+    assert_eq!(status(&mut sender), WcStatus::LOC_LEN_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn message_without_a_receive_fails_after_its_retries() {
+    let fabric = Fabric::new();
+    let mut sender = End::with_retries(&fabric, 1, 2);
+    let mut peer = End::new(&fabric, 2);
+    let ah = sender.to(&peer);
+    sender.send(1, b"too early", (&ah, peer.qp.qp_num()));
+    assert_eq!(status(&mut sender), WcStatus::RNR_RETRY_EXC_ERR);
+    assert_sends(&mut sender, &mut peer);
+}
+
+#[test]
+fn full_queue_refuses_until_its_oldest_request_completes() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let mut peer = End::new(&fabric, 2);
+    let mut late = End::new(&fabric, 3);
+    peer.receive(64, 8);
+    let (first, second) = (sender.to(&late), sender.to(&peer));
+    sender.send(0, b"waits", (&first, late.qp.qp_num()));
+    for number in 1..64 {
+        sender.send(number, b"passes", (&second, peer.qp.qp_num()));
+    }
+    assert_eq!(sender.reap(0, 63).done.len(), 63);
+    let buf = sender.pd.register_buf(*b"one more").unwrap();
+    let work = Work::new(verbs::ah::Addressed::new(buf, &second), 64);
+    let send = op::SendTo::new(work, peer.qp.qp_num(), QKEY);
+    let refused = sender.qp.post(send).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+    late.receive(1, 8);
+    assert_eq!(status(&mut sender), WcStatus::SUCCESS);
+    sender.qp.post(refused.value.unwrap()).unwrap();
+    assert_eq!(status(&mut sender), WcStatus::SUCCESS);
+}
+
+#[test]
+fn destruction_returns_requests_in_flight() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let peer = End::new(&fabric, 2);
+    let ah = sender.to(&peer);
+    for number in 0..3 {
+        sender.send(number, b"waits", (&ah, peer.qp.qp_num()));
+    }
+    let leftover = sender.qp.destroy().unwrap();
+    assert_eq!(leftover.send.len(), 3);
+}
+
+#[test]
+fn requests_of_a_failed_queue_pair_are_flushed() {
+    let fabric = Fabric::new();
+    let mut sender = End::new(&fabric, 1);
+    let peer = End::new(&fabric, 2);
+    let ah = sender.to(&peer);
+    for number in 0..3 {
+        sender.send(number, b"waits", (&ah, peer.qp.qp_num()));
+    }
+    sender.qp.to_error().unwrap();
+    let done = sender.reap(0, 3).done;
+    assert!(
+        done.iter()
+            .all(|(_, result)| *result == Err(WcStatus::WR_FLUSH_ERR))
+    );
+}
