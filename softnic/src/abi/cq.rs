@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use efa_sys::efadv_cq;
 use ibverbs_sys as ffi;
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
     channel::Channel,
     context::{self, OpenDevice},
     cq_ex::Polled,
+    efa,
     notifier::{AsyncEvent, CqSubject, Subject},
     null,
     object::{Object, zeroed},
@@ -43,6 +45,8 @@ const COMPLETION_BYTES: u64 = 64;
 #[repr(C)]
 pub(super) struct Cq {
     raw: UnsafeCell<ffi::ibv_cq_ex>,
+    /// Where libefa's functions find the queue.
+    pub(super) efa: efadv_cq,
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: CqId,
     /// Unacknowledged completion events.
@@ -153,6 +157,7 @@ pub(super) unsafe fn create(
     let (acks, async_acks) = (Arc::new(Acks::default()), Arc::new(Acks::default()));
     let cq = Cq {
         raw: UnsafeCell::new(raw),
+        efa: efa::part(),
         device: Arc::clone(device),
         id,
         acks: Arc::clone(&acks),

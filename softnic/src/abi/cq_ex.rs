@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{c_int, c_uint},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -26,6 +27,7 @@ const FIELDS: u64 = ffi::IBV_WC_STANDARD_FLAGS
 pub(super) struct Polled {
     wc: ffi::ibv_wc,
     time: Duration,
+    src: Option<IpAddr>,
 }
 
 impl Polled {
@@ -33,7 +35,13 @@ impl Polled {
         Self {
             wc,
             time: completion.time,
+            src: completion.src,
         }
+    }
+
+    /// Address of the sender.
+    pub(super) fn src(&self) -> Option<IpAddr> {
+        self.src
     }
 }
 

@@ -18,6 +18,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod dmabuf;
+mod efa;
 mod event;
 mod event_queue;
 mod fork;

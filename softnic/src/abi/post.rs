@@ -166,7 +166,12 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
                 posted.swap = Some(unsafe { wr.wr.atomic.swap });
             }
         }
-        _ if kind == ffi::ibv_qp_type::IBV_QPT_UD => {
+        _ if [
+            ffi::ibv_qp_type::IBV_QPT_UD,
+            ffi::ibv_qp_type::IBV_QPT_DRIVER,
+        ]
+        .contains(&kind) =>
+        {
             // SAFETY: fields of every request of this kind of queue pair.
             let ud = unsafe { wr.wr.ud };
             posted.datagram = Some((ud.ah.expose_provenance(), ud.remote_qpn, ud.remote_qkey));

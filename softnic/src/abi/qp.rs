@@ -123,9 +123,13 @@ impl Qp {
         self.calls.report_destruction(port, self.used(), sequence)
     }
 
-    /// Whether each send request has a destination of its own (UD).
+    /// Whether each send request has a destination of its own (UD, SRD).
     pub(super) fn is_datagram(&self) -> bool {
-        self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_UD
+        let kinds = [
+            ffi::ibv_qp_type::IBV_QPT_UD,
+            ffi::ibv_qp_type::IBV_QPT_DRIVER,
+        ];
+        kinds.contains(&self.init.qp_type)
     }
 }
 
@@ -181,7 +185,7 @@ fn capacity(
         max_inline: cap.max_inline_data as usize,
     };
     if let Some(card) = port.card() {
-        let is_plain = matches!(kind, QpKind::Rc | QpKind::Uc | QpKind::Ud);
+        let is_plain = matches!(kind, QpKind::Rc | QpKind::Uc | QpKind::Ud | QpKind::Srd);
         return card.qp_capacity(&QueueRequest {
             kind,
             operations: operations.map(qp_ex::lengthening),
@@ -284,6 +288,7 @@ pub(super) unsafe fn create(
         ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
         ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
         ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
+        ffi::ibv_qp_type::IBV_QPT_DRIVER => QpKind::Srd,
         _ => return null(libc::EOPNOTSUPP),
     };
     let mut attr = effective(requested);

@@ -50,6 +50,12 @@ use ffi::ibv_qp_create_send_ops_flags as with;
 /// Operations of datagrams.
 const UD: u64 = (with::IBV_QP_EX_WITH_SEND.0 | with::IBV_QP_EX_WITH_SEND_WITH_IMM.0) as u64;
 
+/// Operations of reliable datagrams.
+const SRD: u64 = UD
+    | (with::IBV_QP_EX_WITH_RDMA_WRITE.0
+        | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0
+        | with::IBV_QP_EX_WITH_RDMA_READ.0) as u64;
+
 /// Operations of unreliable connections.
 const UC: u64 = UD
     | (with::IBV_QP_EX_WITH_RDMA_WRITE.0
@@ -84,6 +90,7 @@ fn operations(kind: ffi::ibv_qp_type, card: Option<Card>) -> u64 {
             ffi::ibv_qp_type::IBV_QPT_RC | ffi::ibv_qp_type::IBV_QPT_XRC_SEND => RC,
             ffi::ibv_qp_type::IBV_QPT_UC => UC,
             ffi::ibv_qp_type::IBV_QPT_UD => UD,
+            ffi::ibv_qp_type::IBV_QPT_DRIVER => SRD,
             _ => 0,
         }
 }
@@ -106,9 +113,24 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     ctx: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
-    use ffi::ibv_qp_init_attr_mask as has;
     // SAFETY: the caller's attributes, which drivers change, too.
     let attr = unsafe { &mut *attr };
+    if attr.qp_type == ffi::ibv_qp_type::IBV_QPT_DRIVER {
+        return null(libc::EOPNOTSUPP);
+    }
+    // SAFETY: an open context, and attributes of the caller's.
+    unsafe { create(ctx, attr) }
+}
+
+/// Creates a queue pair of any type, that of a vendor included.
+///
+/// # Safety
+/// - The context is open. The objects in the attributes are live.
+pub(super) unsafe fn create(
+    ctx: *mut ffi::ibv_context,
+    attr: &mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    use ffi::ibv_qp_init_attr_mask as has;
     // SAFETY: an open context.
     let card = unsafe { context::device(ctx) }.port.card();
     let comp_mask = attr.comp_mask;

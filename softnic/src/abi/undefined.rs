@@ -34,7 +34,7 @@ impl Defined {
     fn of(completion: &Completion, kind: Option<QpKind>) -> Self {
         let is_success = completion.status == Status::Success;
         let has_len = !matches!(completion.op, CompletionOp::Send | CompletionOp::Write);
-        let is_datagram = kind == Some(QpKind::Ud) && completion.is_receive();
+        let is_datagram = matches!(kind, Some(QpKind::Ud | QpKind::Srd)) && completion.is_receive();
         Self {
             opcode: is_success,
             byte_len: is_success && has_len,

@@ -91,7 +91,8 @@ rules! {
     Colliding "colliding" Error "ibv_create_qp(3), ibv_reg_mr(3)",
     /// The device reads the memory of a send request some time after the post.
     LateReads "late-reads" Error "ibv_post_send(3)",
-    /// Reads and atomics are answered late: a later request without a fence overtakes them, here and at the peer.
+    /// Reads and atomics are answered late: a later request without a fence overtakes them, here and at the peer. Requests of a
+    /// reliable datagram queue pair overtake each other.
     /// Completions stay in order.
     Unfenced "unfenced" Error "ibv_post_send(3)",
     /// The memory of failed and flushed receives and reads has changed in part.

@@ -25,7 +25,7 @@ pub(crate) struct SendOperations {
 impl SendOperations {
     /// Operations of a queue pair made by `ibv_create_qp`.
     const fn of(kind: QpKind) -> Self {
-        let all = !matches!(kind, QpKind::Ud);
+        let all = !matches!(kind, QpKind::Ud | QpKind::Srd);
         Self {
             rdma: all,
             atomics: all,
@@ -67,7 +67,7 @@ fn mlx5_segments(request: &QueueRequest) -> usize {
     }
     bytes
         + match request.kind {
-            QpKind::Ud => DATAGRAM,
+            QpKind::Ud | QpKind::Srd => DATAGRAM,
             QpKind::XrcSend | QpKind::XrcRecv => XRC,
             QpKind::Rc | QpKind::Uc => 0,
         }

@@ -436,7 +436,7 @@ pub(super) const EFA: Specification = Specification {
     sizing: Sizing::Efa {
         max_descriptors: 32768, // UCX contrib/ibmock/config.c, max_rq_wr
     },
-    kinds: &[QpKind::Ud],               // efa/verbs.c: UD and SRD
+    kinds: &[QpKind::Ud, QpKind::Srd],  // efa/verbs.c: UD and SRD
     vendor_id: Some(7439),              // UCX contrib/ibmock/config.c
     vendor_part_id: Some(61345),        // UCX contrib/ibmock/config.c
     hw_ver: Some(61345),                // UCX contrib/ibmock/config.c

@@ -15,12 +15,14 @@ use crate::abi::{object_of, own_object, stack};
 static OF_PROGRAM: RwLock<Option<HashMap<usize, bool>>> = RwLock::new(None);
 
 /// Crates between the program and the device, in the names of functions. Debug information may have names without a crate.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 14] = [
     "softnic",
     "softnic_verbs",
     "softnic_capi",
     "verbs",
     "cm",
+    "efa",
+    "efa_sys",
     "ibverbs_sys",
     "rdmacm_sys",
     "backtrace",
@@ -30,17 +32,27 @@ const CRATES: [&str; 12] = [
     "__rustc",
 ];
 
-/// Functions of libibverbs and librdmacm.
-const C_FUNCTIONS: [&str; 3] = ["ibv_", "rdma_", "_ibv_"];
+/// Functions of libibverbs, librdmacm and libefa.
+const C_FUNCTIONS: [&str; 4] = ["ibv_", "rdma_", "_ibv_", "efadv_"];
 
 /// Folders of these crates beside softnic's own.
-const FOLDERS: [&str; 5] = ["softnic", "verbs", "cm", "ibverbs-sys", "rdmacm-sys"];
+const FOLDERS: [&str; 7] = [
+    "softnic",
+    "verbs",
+    "cm",
+    "efa",
+    "efa-sys",
+    "ibverbs-sys",
+    "rdmacm-sys",
+];
 
 /// Names of packages with a version, in the folder of a registry.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 8] = [
     "softnic-",
     "rdma-verbs-",
     "rdma-cm-",
+    "rdma-efa-",
+    "rdma-efa-sys-",
     "rdma-ibverbs-sys-",
     "rdmacm-sys-",
     "backtrace-",

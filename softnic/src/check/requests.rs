@@ -203,7 +203,7 @@ pub(super) fn misplaced_flag(request: &SendRequest, kind: QpKind) -> Option<&'st
             "IBV_SEND_SOLICITED, which is valid for sends and RDMA writes with immediate data",
         );
     }
-    if request.fence && matches!(kind, QpKind::Uc | QpKind::Ud) {
+    if request.fence && matches!(kind, QpKind::Uc | QpKind::Ud | QpKind::Srd) {
         return Some("IBV_SEND_FENCE, which is valid for reliable connections");
     }
     if matches!(request.payload, Payload::Inline(_)) && !is_sent {

@@ -1,6 +1,6 @@
 //! Work completions.
 
-use std::{num::NonZero, time::Duration};
+use std::{net::IpAddr, num::NonZero, time::Duration};
 
 use super::ids::SrqId;
 
@@ -34,6 +34,10 @@ pub enum Status {
     RetryExceeded = 12,
     /// The peer had no receive until all RNR retries were used.
     RnrRetryExceeded = 13,
+    /// The destination of a reliable datagram does not exist, or takes no requests.
+    RemoteDestination = 15,
+    /// The destination of a reliable datagram has not answered in time, and no retry is left.
+    ResponseTimeout = 20,
 }
 
 impl Status {
@@ -98,6 +102,8 @@ pub struct Completion {
     pub qp: u32,
     /// Number of the sender's queue pair, for datagrams.
     pub src_qp: u32,
+    /// Address of the sender, for reliable datagrams.
+    pub src: Option<IpAddr>,
     /// Header at the end of the first 40 bytes of the receive (GRH), for datagrams.
     pub header: Option<NetworkHeader>,
     /// Time of the completion.

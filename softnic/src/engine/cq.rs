@@ -205,6 +205,7 @@ mod tests {
             invalidated: None,
             qp: 7,
             src_qp: 0,
+            src: None,
             header: None,
             time: NOW,
             ended: 1,

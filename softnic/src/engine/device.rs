@@ -16,7 +16,7 @@ use super::{
     management::{self, ManagementQp},
     memory::Memory,
     packet::{Outgoing, Packet},
-    qp::{ACK_INTERVAL, AttributeMask, QpAttributes, QueuePair, State},
+    qp::{ACK_INTERVAL, AttributeMask, QpAttributes, QueuePair, State, refusal},
     request::{RecvRequest, SendRequest},
     resources::{Context, Resources, Timer},
 };
@@ -59,6 +59,8 @@ pub struct Engine {
     pub(super) srq_nums: Sequence,
     /// Queue pair 1.
     pub(super) management: ManagementQp,
+    /// Refusals of reliable datagrams to queue pairs that do not exist.
+    refusals: VecDeque<Frame<'static>>,
     /// Number of dropped frames: malformed, or without a destination here.
     dropped: u64,
     has_link: bool,
@@ -85,6 +87,7 @@ impl Engine {
             last_freed_qp: None,
             srq_nums: Sequence::of_24_bits(seed.part(2)),
             management: ManagementQp::default(),
+            refusals: VecDeque::new(),
             dropped: 0,
             has_link: true,
             has_gids: true,
@@ -310,7 +313,10 @@ impl Engine {
             qp.handle(packet, ctx);
             Ok(())
         });
-        self.dropped += u64::from(done.is_err());
+        if done.is_err() {
+            self.dropped += 1;
+            self.refusals.extend(refusal(packet));
+        }
     }
 
     /// Appends the next frame to `out`. Returns false if no frame is to be sent now.
@@ -332,8 +338,20 @@ impl Engine {
         memory: &mut dyn Memory,
         out: &'a mut Outgoing,
     ) -> Option<Packet<'a>> {
-        let has_packet = self.management.transmit(out) || self.transmit_qps(now, memory, out);
+        let has_packet = self.management.transmit(out)
+            || self.transmit_refusal(out)
+            || self.transmit_qps(now, memory, out);
         has_packet.then(|| out.packet()).flatten()
+    }
+
+    /// Makes the next refusal. Returns false without any.
+    fn transmit_refusal(&mut self, out: &mut Outgoing) -> bool {
+        let Some(refusal) = self.refusals.pop_front() else {
+            return false;
+        };
+        out.clear();
+        out.set_headers(refusal);
+        true
     }
 
     /// Makes the next packet of a queue pair. Returns false if no packet is to be sent now.

@@ -55,5 +55,7 @@ pub(crate) use packet::{Outgoing, Packet};
 pub use path::Path;
 pub use psn::Psn;
 pub(crate) use qp::transition;
-pub use qp::{AttributeMask, Capacity, MAX_RD_ATOMIC, QpAttributes, QpInit, QpKind, State};
+pub use qp::{
+    AttributeMask, Capacity, MAX_RD_ATOMIC, MAX_RDMA, QpAttributes, QpInit, QpKind, State,
+};
 pub use request::{Destination, Payload, Placement, RecvRequest, Remote, SendOp, SendRequest, Sge};

@@ -304,6 +304,7 @@ impl Engine {
         ];
         let has_objects = match init.kind {
             QpKind::Rc | QpKind::Uc | QpKind::Ud => present == [true; 3] && init.xrcd.is_none(),
+            QpKind::Srd => present == [true; 3] && init.xrcd.is_none() && init.srq.is_none(),
             QpKind::XrcSend => present == [true, true, false] && init.xrcd.is_none(),
             QpKind::XrcRecv => present == [false; 3] && init.xrcd.is_some(),
         };
@@ -330,6 +331,7 @@ impl Engine {
         }
         let mut qp = QueuePair::new(num, init, (self.mtu(), self.max_in_flight()));
         qp.frees_at_poll = self.resources.adversary.has(Rule::SlotAtPoll);
+        qp.datagrams.next = self.resources.next_datagram;
         self.qps.insert(num, qp);
         Ok(QpNum(num))
     }
@@ -395,6 +397,9 @@ impl Engine {
         let removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
         self.resources.late.forget_qp(qp.0);
+        if removed.init.kind == QpKind::Srd {
+            self.resources.next_datagram = removed.datagrams.next;
+        }
         if !removed.has_time_wait {
             self.last_freed_qp = Some(qp.0);
         }

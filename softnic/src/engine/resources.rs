@@ -16,6 +16,7 @@ use super::{
     late::LateAccess,
     memory::{HostRange, Memory},
     packet::Content,
+    psn::Psn,
     request::{RecvRequest, Sge},
     srq::SharedReceiveQueue,
     transfer,
@@ -62,6 +63,8 @@ pub(super) struct Resources {
     pub(super) late: LateAccess,
     /// Overrun completion queues with queue pairs still to be failed.
     pub(super) overrun: Vec<CqId>,
+    /// Number of the next packet of a new queue pair of reliable datagrams: peers know the packets of earlier ones.
+    pub(super) next_datagram: Psn,
     /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
     ranges: Vec<HostRange>,
 }
@@ -100,6 +103,7 @@ impl Resources {
             adversary: Arc::default(),
             late: LateAccess::default(),
             overrun: Vec::new(),
+            next_datagram: Psn::default(),
             ranges: Vec::new(),
         }
     }

@@ -51,7 +51,7 @@ struct Presence {
 impl Presence {
     fn of(transport: Transport, operation: Operation) -> Self {
         let mut has = Self {
-            deth: transport == Transport::Ud,
+            deth: matches!(transport, Transport::Ud | Transport::Srd),
             xrc_srq: transport == Transport::Xrc,
             ..Self::default()
         };

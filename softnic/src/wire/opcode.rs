@@ -20,6 +20,8 @@ pub enum Transport {
     Ud,
     /// Extended reliable connection.
     Xrc,
+    /// Reliable datagrams without order: softnic's own, by opcodes of manufacturers.
+    Srd,
 }
 
 /// Place of a packet in its message.
@@ -157,6 +159,7 @@ impl Opcode {
             0b001 => Transport::Uc,
             0b011 => Transport::Ud,
             0b101 => Transport::Xrc,
+            0b110 => Transport::Srd,
             _ => return None,
         };
         transport.has(operation).then_some((transport, operation))
@@ -170,6 +173,7 @@ impl Transport {
             Self::Uc => 0x20,
             Self::Ud => 0x60,
             Self::Xrc => 0xa0,
+            Self::Srd => 0xc0,
         }
     }
 
@@ -182,6 +186,17 @@ impl Transport {
             (Self::Ud, Operation::Send(Position::Only, immediate)) => {
                 immediate != Immediate::Invalidate
             }
+            (
+                Self::Srd,
+                Operation::Send(Position::Only, immediate)
+                | Operation::Write(Position::Only, immediate),
+            ) => immediate != Immediate::Invalidate,
+            (Self::Srd, operation) => matches!(
+                operation,
+                Operation::ReadRequest
+                    | Operation::ReadResponse(Position::Only)
+                    | Operation::Acknowledge
+            ),
             (Self::Uc | Self::Ud, _) => false,
         }
     }
@@ -198,6 +213,7 @@ impl fmt::Display for Opcode {
             Transport::Uc => "UC",
             Transport::Ud => "UD",
             Transport::Xrc => "XRC",
+            Transport::Srd => "SRD",
         };
         write!(f, "{transport} ")?;
         match operation {
@@ -256,8 +272,8 @@ mod tests {
             assert_eq!(Opcode::new(transport, operation), Some(Opcode(byte)));
             Some(byte)
         });
-        // 25 of reliable and extended connections each, 12 of unreliable ones, 2 of datagrams.
-        assert_eq!(bytes.count(), 25 + 25 + 12 + 2);
+        // 25 of reliable and extended connections each, 12 of unreliable ones, 2 of datagrams, 7 of reliable ones.
+        assert_eq!(bytes.count(), 25 + 25 + 12 + 2 + 7);
     }
 
     #[test]

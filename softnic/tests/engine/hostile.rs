@@ -183,9 +183,10 @@ impl Victim {
             QpKind::Rc => Transport::Rc,
             QpKind::Uc => Transport::Uc,
             QpKind::Ud => Transport::Ud,
+            QpKind::Srd => Transport::Srd,
             QpKind::XrcSend | QpKind::XrcRecv => Transport::Xrc,
         };
-        let only = Operation::Send(Position::Only, Immediate::None);
+        let only = single(kind);
         let opcode = Opcode::new(transport, operation)
             .or(Opcode::new(transport, only))
             .unwrap();
@@ -197,6 +198,9 @@ impl Victim {
         );
         let psn = match rng.u8(..8) {
             0 => rng.u32(..0x100_0000),
+            // Each packet has a number of its own.
+            2 if kind == QpKind::Srd => rng.u32(..8),
+            _ if kind == QpKind::Srd => rng.u32(..4096),
             1 => self.expected.wrapping_sub(rng.u32(..4)) & 0xff_ffff,
             // A PSN of a request in flight.
             _ if is_answer => attributes().rq_psn.wrapping_add(rng.u32(..10)) & 0xff_ffff,
@@ -273,7 +277,7 @@ impl Victim {
             let wrong = rng.u32(..8) == 0;
             extensions.xrc_srq = Some(self.pair.xrc_number() + u32::from(wrong));
         }
-        if transport == Transport::Ud {
+        if matches!(transport, Transport::Ud | Transport::Srd) {
             let qkey = attributes().qkey + u32::from(rng.u8(..8) == 0);
             extensions.deth = Some(Deth { qkey, src_qp: 17 });
         }
@@ -315,6 +319,14 @@ fn memory(operation: Operation, reth: Reth, rng: &mut Rng) -> Extensions {
         _ => {}
     }
     extensions
+}
+
+/// An operation of one packet that the transport has.
+fn single(kind: QpKind) -> Operation {
+    match kind {
+        QpKind::Srd => Operation::Write(Position::Only, Immediate::None),
+        _ => Operation::Send(Position::Only, Immediate::None),
+    }
 }
 
 fn operation(rng: &mut Rng) -> Operation {
@@ -370,7 +382,7 @@ fn attack_by_frames(kind: QpKind, seeds: std::ops::Range<u64>) -> u64 {
 
 #[test]
 fn frames_reach_no_memory_that_their_key_does_not_open() {
-    for kind in [QpKind::Rc, QpKind::Uc, QpKind::XrcRecv] {
+    for kind in [QpKind::Rc, QpKind::Uc, QpKind::XrcRecv, QpKind::Srd] {
         let carried_out = attack_by_frames(kind, 0..200);
         assert!(
             carried_out > 20,

@@ -235,7 +235,7 @@ impl Pair {
         };
         use AttributeMask as Has;
         let kind = self.kind(side);
-        let ud = kind == QpKind::Ud;
+        let ud = matches!(kind, QpKind::Ud | QpKind::Srd);
         let initiates = matches!(kind, QpKind::Rc | QpKind::XrcSend);
         let responds = matches!(kind, QpKind::Rc | QpKind::XrcRecv);
         let init = Has::PKEY_INDEX | Has::PORT | if ud { Has::QKEY } else { Has::ACCESS };

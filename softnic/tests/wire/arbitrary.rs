@@ -160,7 +160,7 @@ fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions 
             ..Extensions::default()
         },
     };
-    headers.deth = (transport == Transport::Ud).then(|| Deth {
+    headers.deth = (matches!(transport, Transport::Ud | Transport::Srd)).then(|| Deth {
         qkey: low(0),
         src_qp: low(1) & BITS_24,
     });

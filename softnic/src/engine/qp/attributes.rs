@@ -33,6 +33,8 @@ pub enum QpKind {
     Uc,
     /// Unreliable datagrams.
     Ud,
+    /// Reliable datagrams without order, in frames of softnic's own.
+    Srd,
     /// Extended reliable connection, the sending end.
     XrcSend,
     /// Extended reliable connection, the receiving end, without queues.
@@ -51,6 +53,7 @@ impl QpKind {
             Self::Rc => Transport::Rc,
             Self::Uc => Transport::Uc,
             Self::Ud => Transport::Ud,
+            Self::Srd => Transport::Srd,
             Self::XrcSend | Self::XrcRecv => Transport::Xrc,
         }
     }
@@ -103,6 +106,13 @@ impl QpAttributes {
         match kind {
             QpKind::Ud => Self {
                 mtu: port_mtu,
+                ..new
+            },
+            // Regions alone have rights, and a receiver that is not ready is asked again without limit.
+            QpKind::Srd => Self {
+                mtu: port_mtu,
+                access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+                rnr_retry: 7,
                 ..new
             },
             _ => new,

@@ -8,6 +8,7 @@ mod placement;
 mod requester;
 mod responder;
 mod segment;
+mod srd;
 mod transition;
 mod unreliable;
 
@@ -33,6 +34,9 @@ use super::{
 pub use attributes::{AttributeMask, MAX_RD_ATOMIC, QpAttributes, QpKind, State};
 pub(super) use requester::{ACK_INTERVAL, Requester};
 use responder::{Incoming, Responder};
+use srd::Datagrams;
+pub use srd::MAX_RDMA;
+pub(super) use srd::refusal;
 pub(crate) use transition::transition;
 
 /// Numbers of queue pairs have 24 bits.
@@ -99,6 +103,8 @@ pub(super) struct QueuePair {
     receives: VecDeque<RecvRequest>,
     requester: Requester,
     responder: Responder,
+    /// Of [`QpKind::Srd`], in place of the two above.
+    pub(super) datagrams: Datagrams,
     /// Time of the flush of a failed queue pair, delayed by an adversary.
     flush_after: Option<Duration>,
     /// Whether the event of the last request has been raised.
@@ -125,6 +131,7 @@ impl QueuePair {
             receives: VecDeque::new(),
             requester: Requester::default(),
             responder: Responder::default(),
+            datagrams: Datagrams::default(),
             flush_after: None,
             is_last_wqe_raised: false,
             is_scheduled: false,
@@ -134,20 +141,29 @@ impl QueuePair {
 
     /// Whether a reply or request may be ready to be sent.
     pub(super) fn has_work_to_send(&self) -> bool {
-        self.responder.has_replies() || self.requester.has_unsent()
+        self.responder.has_replies() || self.requester.has_unsent() || self.datagrams.has_work()
     }
 
     /// The next deadline of a timer.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let is_working = self.state != State::Err;
         let requester = is_working.then(|| self.requester.deadline()).flatten();
-        let timers = [requester, self.responder.reply_after, self.flush_after];
+        let datagrams = self.datagrams.deadline;
+        let timers = [
+            requester,
+            self.responder.reply_after,
+            self.flush_after,
+            datagrams,
+        ];
         timers.into_iter().flatten().min()
     }
 
     /// Makes the next packet. Returns false if no packet is to be sent now.
     pub(super) fn transmit(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
-        self.transmit_reply(ctx, out) || self.transmit_request(ctx, out)
+        match self.init.kind {
+            QpKind::Srd => self.transmit_datagram(ctx, out),
+            _ => self.transmit_reply(ctx, out) || self.transmit_request(ctx, out),
+        }
     }
 
     /// Processes a packet for this queue pair.
@@ -163,6 +179,7 @@ impl QueuePair {
         match self.init.kind {
             kind if transport != kind.transport() => {}
             QpKind::Ud => self.receive_datagram(packet, ctx),
+            QpKind::Srd => self.receive_reliable_datagram(packet, operation, ctx),
             QpKind::Uc if is_from_peer => self.receive_unreliable(packet, operation, ctx),
             QpKind::Rc | QpKind::XrcSend if is_from_peer && is_response => {
                 self.receive_response(packet, operation, ctx);
@@ -243,6 +260,7 @@ impl QueuePair {
             invalidated: None,
             qp: self.num,
             src_qp: self.attributes.dest_qp,
+            src: None,
             header: None,
             time: Duration::ZERO,
             ended: 1,
@@ -273,6 +291,9 @@ impl QueuePair {
         let names = |sges: &[Sge]| sges.iter().any(|sge| sge.lkey == lkey && sge.len > 0);
         let send = self.requester.wqes.iter().find(|wqe| names(wqe.sges()));
         let send = send.map(|wqe| (false, wqe.request.wr_id));
+        let mut datagrams = self.datagrams.elements();
+        let datagram = datagrams.find(|(_, sges)| names(sges));
+        let send = send.or_else(|| datagram.map(|(wr_id, _)| (false, wr_id)));
         let mut receives = self.receives.iter().chain(shared);
         send.or_else(|| {
             let found = receives.find(|recv| names(&recv.sges))?;

@@ -104,6 +104,7 @@ impl QueuePair {
         self.receives.clear();
         self.requester = Requester::default();
         self.responder = Responder::default();
+        self.datagrams.reset();
         ctx.resources.keys.unbind_all(self.num);
         let cqs = [self.init.send_cq, self.init.recv_cq];
         for cq in cqs.into_iter().flatten() {

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, num::NonZero, time::Duration};
 
-use super::{Head, QpAttributes, QpKind, QueuePair, State};
+use super::{Head, QpAttributes, QpKind, QueuePair, State, srd};
 use crate::{
     adversary::Rule,
     engine::{
@@ -230,6 +230,9 @@ impl QueuePair {
             (_, Payload::Inline(bytes)) => bytes.len() as u64,
         };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
+        if self.init.kind == QpKind::Srd {
+            return self.datagrams.push(request, len, self.attributes.rnr_retry);
+        }
         self.requester.wqes.push_back(Wqe {
             request,
             len,
@@ -251,7 +254,7 @@ impl QueuePair {
         }
         let len = match self.frees_at_poll {
             true => self.requester.occupied,
-            false => self.requester.wqes.len(),
+            false => self.requester.wqes.len() + self.datagrams.len(),
         };
         if len + earlier >= capacity.max_send_wr {
             return Err(EngineError::Full("send requests"));
@@ -281,6 +284,7 @@ impl QueuePair {
                 },
             ) => request.destination.is_some(),
             (QpKind::Ud, _) => false,
+            (QpKind::Srd, _) => srd::fits(request, self.init.signal_all),
             (QpKind::Uc, SendOp::Send { invalidate, .. }) => invalidate.is_none(),
             (QpKind::Uc, op) => !op.needs_response(),
             (QpKind::Rc, _) => true,
@@ -333,6 +337,10 @@ impl QueuePair {
 
     /// Completes the oldest request as flushed. Returns false without a request.
     pub(super) fn flush_send(&mut self, ctx: &mut Context<'_>) -> bool {
+        if let Some(request) = self.datagrams.pop() {
+            self.complete_send(&request, 0, Status::Flushed, ctx);
+            return true;
+        }
         let Some(wqe) = self.requester.retire() else {
             return false;
         };
@@ -349,6 +357,7 @@ impl QueuePair {
         self.requester.ack_deadline = None;
         self.requester.rnr_until = None;
         self.requester.start_after = None;
+        self.datagrams.deadline = None;
     }
 
     /// Completes the oldest request with an error, and moves the queue pair to the error state, or to SQE if
@@ -363,7 +372,7 @@ impl QueuePair {
         }
         match self.init.kind {
             QpKind::Rc | QpKind::XrcSend | QpKind::XrcRecv => self.fail(ctx),
-            QpKind::Uc | QpKind::Ud => {
+            QpKind::Uc | QpKind::Ud | QpKind::Srd => {
                 self.state = State::Sqe;
                 self.stop_timers();
                 while self.flush_send(ctx) {}
@@ -497,6 +506,7 @@ impl QueuePair {
     /// Reports the end of draining, once.
     pub(super) fn note_drained(&mut self, ctx: &mut Context<'_>) {
         let in_flight = self.requester.wqes.front().is_some_and(|wqe| wqe.is_issued);
+        let in_flight = in_flight || self.datagrams.has_issued();
         if self.state == State::Sqd && self.requester.is_draining && !in_flight {
             self.requester.is_draining = false;
             if self.attributes.sqd_notify {
@@ -628,7 +638,7 @@ impl QueuePair {
     }
 
     /// Completes the headers of a datagram for the destination.
-    fn addressed(&self, head: Head, to: &Destination) -> Head {
+    pub(super) fn addressed(&self, head: Head, to: &Destination) -> Head {
         // The highest bit of a Q_Key selects the Q_Key of the queue pair.
         let uses_qp_qkey = to.qkey >> 31 == 1;
         let qkey = if uses_qp_qkey {
@@ -657,6 +667,7 @@ impl QueuePair {
         if self.state == State::Err {
             return;
         }
+        self.retry_datagrams(ctx);
         let requester = &mut self.requester;
         if requester.start_after.is_some_and(|at| at <= ctx.now) {
             requester.start_after = None;

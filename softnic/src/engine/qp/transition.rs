@@ -12,7 +12,7 @@ pub(crate) fn transition(
 ) -> Option<(AttributeMask, AttributeMask)> {
     use AttributeMask as Has;
     let none = Has::default();
-    let (reliable, ud) = (kind.is_reliable(), kind == QpKind::Ud);
+    let (reliable, ud) = (kind.is_reliable(), matches!(kind, QpKind::Ud | QpKind::Srd));
     let initiates = reliable && kind != QpKind::XrcRecv;
     let responds = reliable && kind != QpKind::XrcSend;
     let only = |condition: bool, mask: Has| if condition { mask } else { none };
@@ -38,7 +38,7 @@ pub(crate) fn transition(
         }
         (State::Rtr, State::Rts) => {
             let needs = Has::SQ_PSN | only(reliable, Has::TIMEOUT) | initiator;
-            (needs, running)
+            (needs, running | only(kind == QpKind::Srd, Has::RNR_RETRY))
         }
         (State::Rts, State::Rts) => (none, running),
         (State::Rts, State::Sqd) => (none, Has::SQD_NOTIFY),
