@@ -1,4 +1,4 @@
-//! Runs bindgen over `wrapper.h`. Shared by both -sys crates, each with its own allow list.
+//! Runs bindgen over `wrapper.h`. Shared by the -sys crates, each with its own allow list.
 
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use bindgen::{Builder, EnumVariation, RustTarget};

@@ -1,4 +1,4 @@
-//! Finds a C library: by environment variables, else by pkg-config. Shared by both -sys crates.
+//! Finds a C library: by environment variables, else by pkg-config. Shared by the -sys crates.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Common part of both build scripts: finds the library and writes `bindings.rs` to `OUT_DIR`.
+//! Common part of the build scripts: finds the library and writes `bindings.rs` to `OUT_DIR`.
 
 use crate::library::{self, Found, LibrarySpec};
 use crate::stub;

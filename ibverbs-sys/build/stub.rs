@@ -1,4 +1,4 @@
-//! Builds a library whose functions fail, for builds and tests of this family's own workspace without rdma-core. Shared by both
+//! Builds a library whose functions fail, for builds and tests of this family's own workspace without rdma-core. Shared by the
 //! -sys crates.
 //!
 //! The workspace's `.cargo/config.toml` sets the variable [`ENABLE`]; builds of dependent crates lack it, and fail with the
@@ -122,7 +122,7 @@ fn declared(bindings: &str) -> Vec<(String, String)> {
 fn failure(returned: &str, spec: &LibrarySpec) -> (&'static str, &'static str) {
     match returned {
         "" => ("()", "()"),
-        "::core::ffi::c_int" if spec.name == "ibverbs" => ("c_int", "-79"),
+        "::core::ffi::c_int" if spec.name != "rdmacm" => ("c_int", "-79"),
         "::core::ffi::c_int" => ("c_int", "-1"),
         "isize" | "off_t" => ("isize", "-1"),
         "*const ::core::ffi::c_char" => (

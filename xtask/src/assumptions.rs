@@ -10,9 +10,10 @@ pub(crate) const FILE: &str = "verbs/ASSUMPTIONS.md";
 const FOLDER: &str = "verbs/";
 
 /// Folders of the sources that cite assumptions.
-const CITING: [&str; 5] = [
+const CITING: [&str; 6] = [
     "verbs/src/",
     "cm/src/",
+    "efa/src/",
     "rsocket/",
     "rds/",
     "interpose/src/",

@@ -12,7 +12,12 @@ use crate::workspace::Workspace;
 const SCRIPT: &str = "xtask/consumer/without_packages.sh";
 
 /// Packages tested for each change: those with code for missing packages.
-const PACKAGES: [&str; 3] = ["rdma-ibverbs-sys", "rdmacm-sys", "xtask-not-run"];
+const PACKAGES: [&str; 4] = [
+    "rdma-ibverbs-sys",
+    "rdmacm-sys",
+    "rdma-efa-sys",
+    "xtask-not-run",
+];
 
 /// Header of the last documentation tests, which list the tests left out.
 const LIST: &str = "Doc-tests tests_not_run\n";

@@ -15,9 +15,11 @@ use crate::{bare_machine, bench, codegen, demo, dependencies, fuzz, packages, se
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
-const WITHOUT_DEFAULTS: [(&str, &str); 6] = [
+const WITHOUT_DEFAULTS: [(&str, &str); 8] = [
     ("rdma-ibverbs-sys", ""),
     ("rdmacm-sys", ""),
+    ("rdma-efa-sys", ""),
+    ("rdma-efa", "dlopen"),
     ("rdma-verbs", ""),
     ("rdma-cm", "dlopen"),
     ("rdma-rsocket", ""),

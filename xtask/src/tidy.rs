@@ -20,8 +20,11 @@ const MAX_LINES: usize = 800;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Generated files, exempt from all rules.
-pub(crate) const GENERATED: &[&str] =
-    &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bindings.rs"];
+pub(crate) const GENERATED: &[&str] = &[
+    "ibverbs-sys/src/bindings.rs",
+    "rdmacm-sys/src/bindings.rs",
+    "efa-sys/src/bindings.rs",
+];
 
 /// File names without information about the contents.
 const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];

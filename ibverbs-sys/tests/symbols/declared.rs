@@ -1,4 +1,4 @@
-//! Functions declared by header files, parsed from the preprocessor's output. Shared by both -sys crates.
+//! Functions declared by header files, parsed from the preprocessor's output. Shared by the -sys crates.
 
 use crate::compiler::{Compiler, includes};
 use std::collections::BTreeSet;

@@ -60,9 +60,10 @@ pub(super) const NOT_EMULATED: [&str; 7] = [
 ];
 
 /// The -sys crates: package, and folder.
-const BINDINGS: [(&str, &str); 2] = [
+const BINDINGS: [(&str, &str); 3] = [
     ("rdma-ibverbs-sys", "ibverbs-sys"),
     ("rdmacm-sys", "rdmacm-sys"),
+    ("rdma-efa-sys", "efa-sys"),
 ];
 
 /// Runs the stage, if the tools are there; otherwise prints the reason.
