@@ -169,7 +169,7 @@ impl Suite<'_> {
         tests
             .arg("--target-dir")
             .arg(self.workspace.target().join("arm64-guest"));
-        for name in ["IBVERBS", "RDMACM"] {
+        for name in ["IBVERBS", "RDMACM", "EFA"] {
             tests.env(format!("{name}_LIB_DIR"), &libraries);
             tests.env(format!("{name}_INCLUDE_DIR"), root.join("usr/include"));
         }
@@ -226,7 +226,7 @@ impl Suite<'_> {
         tests.args(BINDINGS.iter().flat_map(|(name, _)| ["--package", name]));
         tests.args(["--target", TARGET, "--features", "bindgen", "--target-dir"]);
         tests.arg(&target);
-        for name in ["IBVERBS", "RDMACM"] {
+        for name in ["IBVERBS", "RDMACM", "EFA"] {
             tests.env(format!("{name}_INCLUDE_DIR"), &include);
         }
         tests.env("CC", COMPILER).env("CC_RUNNER", runner());
