@@ -104,8 +104,22 @@ fn require() -> Result<()> {
 const IN_GUEST: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
 
 /// Packages of the guest's root file system.
-const IN_ROOT: &str = "busybox-static,dash,coreutils,grep,sed,libgcc-s1,iproute2,kmod,ibverbs-providers,ibverbs-utils,rdmacm-utils,\
-                       libibverbs-dev,librdmacm-dev";
+const IN_ROOT: [&str; 14] = [
+    "busybox-static",
+    "coreutils",
+    "dash",
+    "grep",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "kmod",
+    "libgcc-s1",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "rdmacm-utils",
+    "sed",
+    "util-linux",
+];
 
 /// Folders of libraries in the guest's root file system.
 const LIBRARIES: [&str; 2] = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
@@ -131,29 +145,32 @@ pub(super) fn run_in_guest(
     Ok(())
 }
 
-/// The guest's root file system, made in `target` at the first run.
+/// The guest's root file system in `target`, made if it is not there with these packages.
 fn root(target: &Path) -> Result<PathBuf> {
-    let root = target.join("arm64-root");
-    if root.join("usr").is_dir() {
+    let packages = IN_ROOT.join(",");
+    let (root, list) = (
+        target.join("arm64-root"),
+        target.join("arm64-root.packages"),
+    );
+    if fs::read_to_string(&list).is_ok_and(|found| found == packages) {
         return Ok(root);
+    }
+    if root.exists() {
+        fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
     }
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let suite = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let unfinished = target.join("arm64-root.unfinished");
+    let suite = suite.context("this system is not Debian, whose packages are in the root")?;
     let mut command = Command::new("mmdebstrap");
-    command.args([
-        "--quiet",
-        "--architectures=arm64",
-        "--variant=extract",
-        "--mode=root",
-    ]);
-    command.arg(format!("--include={IN_ROOT}"));
-    command.arg(suite.context("this system is not Debian, whose packages are in the root")?);
-    command.arg(&unfinished);
+    command.args(["--quiet", "--architectures=arm64", "--variant=extract"]);
+    command
+        .arg(format!("--include={packages}"))
+        .arg(suite)
+        .arg(&root);
     process::run(&mut command)?;
-    fs::rename(&unfinished, &root)?;
+    fs::write(&list, packages)?;
     Ok(root)
 }
 
