@@ -128,6 +128,7 @@ const LIBRARIES: [&str; 2] = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gn
 pub(super) fn run_in_guest(
     workspace: &Workspace,
     options: &Options,
+    stack: &Stack,
     stages: &mut Stages,
 ) -> Result<()> {
     setup::ensure(&[Group::Arm64, Group::Arm64Guests])?;
@@ -139,7 +140,7 @@ pub(super) fn run_in_guest(
     let suite = Suite {
         workspace,
         options,
-        stack: &Stack::default(),
+        stack,
     };
     stages.test("ARM64 guest", |counts| suite.arm64_guest(counts));
     Ok(())

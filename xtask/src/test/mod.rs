@@ -82,7 +82,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SEED[:RULES]", conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri"])]
     pub(crate) rules: Option<String>,
     /// Run the device tests of verbs, cm, rsocket and rds in a guest of ARM64, under QEMU's emulation
-    #[arg(long, conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "rules"])]
+    #[arg(long, conflicts_with_all = ["host_only", "device_only", "sanitize", "sanitize_softnic", "valgrind", "miri", "rules", "rdma_core"])]
     pub(crate) arm64: bool,
     /// Machine of the guests: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
@@ -241,7 +241,7 @@ pub(crate) fn run_stages(
         return sanitize_softnic(&suite, stages);
     }
     if options.arm64 {
-        return arm64::run_in_guest(workspace, options, stages);
+        return arm64::run_in_guest(workspace, options, stack, stages);
     }
     if let Some(rules) = &options.rules {
         stages.test("rules", |counts| suite.rules(rules, counts));
