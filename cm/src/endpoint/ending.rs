@@ -158,7 +158,7 @@ impl Ending {
     }
 
     /// Continues the end while `call` waits for completions of `queue`, of the requests in flight: sends the answer to the peer
-    /// if due. Returns the maximum delay until then otherwise.
+    /// if due. Returns the maximum time to wait before the next call, of zero if `queue` has completions.
     ///
     /// # Errors
     /// - `NotConnected`: the connection has ended, and there are no such requests.
@@ -173,26 +173,33 @@ impl Ending {
         if self.is_noticed() && in_flight == 0 {
             return Err(ended(call, self.cause.as_ref()));
         }
-        self.flush_later_requests(closing, queue)?;
-        Ok(next_check)
+        match self.flush_later_requests(closing, queue)? {
+            true => Ok(next_check),
+            false => Ok(Some(Duration::ZERO)),
+        }
     }
 
     /// Flushes requests that were posted after the end. On Soft-RoCE, a receive posted in the error state stays in its queue until
-    /// the next change to this state: `rxe_post_recv` of the provider makes no call of the kernel.
+    /// the next change to this state: `rxe_post_recv` of the provider makes no call of the kernel. Returns false if `queue` has
+    /// completions now, whose event is taken: the caller must not wait for another one.
     fn flush_later_requests(
         &self,
         closing: &mut impl Closing,
         queue: &mut CompletionQueue,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let is_flushed = match (&self.stage, &self.cause) {
             (_, Some(ConnectFailure::DeviceRemoved)) => true,
             (Stage::Over, _) => closing.is_iwarp(),
             (Stage::Open | Stage::Due(_), _) => true,
         };
-        if is_flushed || queue.poll_or_arm()?.is_some() {
-            return Ok(());
+        if is_flushed {
+            return Ok(true);
         }
-        closing.to_error()
+        if queue.poll_or_arm()?.is_some() {
+            return Ok(false);
+        }
+        closing.to_error()?;
+        Ok(true)
     }
 
     /// Gives the peer its answer now, if it waits for one.
