@@ -217,16 +217,32 @@ fn changes_of_the_interface_are_events() {
         wait_for $1 2 && ip link set lo up
         wait_for $1 3 && ip address del 10.9.8.7/32 dev lo
         wait $program && cat $1.out";
+    // With the link, the interface loses its IPv6 address.
+    const SCRIPT_OF_IPV6: &str = "
+        ip link set lo up && ip address add fd00:9::7/128 dev lo nodad || exit
+        $0 run --addr fd00:9::7 -- $1 > $1.out & program=$!
+        wait_for() { until [ $(wc -l < $1.out) = $2 ]; do sleep 0.02; done; }
+        wait_for $1 1 && ip link set lo down
+        wait $program && cat $1.out";
     let folder = tempfile::tempdir().unwrap();
     let program = compile(folder.path(), &source("events"), &["-Wall"]);
-    let output = in_namespace(SCRIPT, program.to_str().unwrap());
+    let lines = |script| {
+        let output = in_namespace(script, program.to_str().unwrap());
+        output.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
     let expected = [
         "event -1: MTU 5, state 4, GID 7",
         "event 10: MTU 3, state 1, GID 7",
         "event 9: MTU 3, state 4, GID 7",
         "event 18: MTU 3, state 4, GID 0",
     ];
-    assert_eq!(output.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(lines(SCRIPT), expected);
+    let expected = [
+        "event -1: MTU 5, state 4, GID 7",
+        "event 10: MTU 5, state 1, GID 0",
+        "event 18: MTU 5, state 1, GID 0",
+    ];
+    assert_eq!(lines(SCRIPT_OF_IPV6), expected);
 }
 
 /// Runs a client by `softnic check` beside a server, until one report contains all of `expected`.

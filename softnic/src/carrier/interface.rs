@@ -18,6 +18,7 @@ use rustix::{
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
+    pub(crate) index: u32,
     pub(crate) name: String,
     /// Maximum length of an IP packet, in bytes.
     pub(crate) mtu: u32,
@@ -42,9 +43,17 @@ impl Interface {
             addresses.find(|of| of.has_in_network(addr))
         };
         let found = exact.or_else(within);
-        let Some(index) = found.map(|of| of.interface) else {
-            return Ok(None);
-        };
+        match found.map(|of| of.interface) {
+            Some(index) => Self::at(index),
+            None => Ok(None),
+        }
+    }
+
+    /// The interface with an index, if it still exists.
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of).
+    pub(crate) fn at(index: u32) -> io::Result<Option<Self>> {
         let links = dump(libc::RTM_GETLINK)?;
         let mut links = links.iter().filter_map(|link| Self::decode(index, link));
         Ok(links.next())
@@ -68,6 +77,7 @@ impl Interface {
         let name = attribute(attributes, libc::IFLA_IFNAME)?;
         let name = CStr::from_bytes_until_nul(name).ok()?;
         Some(Self {
+            index,
             name: name.to_string_lossy().into_owned(),
             mtu: u32_at(attribute(attributes, libc::IFLA_MTU)?, 0)?,
             has_link: u32_at(header, 8)? & link != 0,

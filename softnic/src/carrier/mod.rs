@@ -40,8 +40,8 @@ const MAX_DATAGRAM: usize = 4096 + 256;
 #[derive(Debug)]
 pub(crate) struct Carrier {
     local: IpAddr,
-    /// Whether an interface has had the address.
-    has_had_interface: bool,
+    /// Index of the last interface with the address.
+    interface: Option<u32>,
     link: Arc<Link>,
     /// The packet being received: the headers, followed by the datagram.
     received: Vec<u8>,
@@ -85,7 +85,7 @@ impl Carrier {
     fn new(local: IpAddr, link: Link, shared: Option<(u8, Arc<KeeperLink>)>) -> Self {
         Self {
             local,
-            has_had_interface: false,
+            interface: None,
             link: Arc::new(link),
             received: Vec::new(),
             identifier: Identifier::default(),
@@ -121,10 +121,12 @@ impl Carrier {
         &self.link
     }
 
-    /// Notes whether an interface has the address. Returns whether one has it or has had it.
-    pub(crate) fn has_interface(&mut self, has_interface: bool) -> bool {
-        self.has_had_interface |= has_interface;
-        self.has_had_interface
+    pub(crate) fn interface(&self) -> Option<u32> {
+        self.interface
+    }
+
+    pub(crate) fn set_interface(&mut self, index: u32) {
+        self.interface = Some(index);
     }
 
     /// Headers of a frame as they leave the socket.

@@ -161,11 +161,11 @@ impl Link {
 
     /// Drops the pending reports of changes; the new state is read from the system.
     pub(crate) fn drop_changes(&self) {
-        // Fails if reports have been lost, too.
+        // Lost reports are an error once.
         while let Some(changes) = &self.changes
-            && !matches!(
+            && matches!(
                 recv(changes, &mut [0], RecvFlags::empty()),
-                Err(Errno::AGAIN)
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR)
             )
         {}
     }

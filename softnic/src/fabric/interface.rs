@@ -19,17 +19,20 @@ impl Network {
 
     /// Sets the state of the interface with a host's address; `None` if no interface has the address.
     pub(super) fn set_interface(&mut self, host: usize, interface: Option<&Interface>) {
-        if let Some(interface) = interface {
+        let of = &mut self.hosts[host];
+        if let (Some(carrier), Some(interface)) = (&mut of.carrier, interface) {
+            carrier.set_interface(interface.index);
+            of.engine.set_gids(true);
             self.set_mtu(host, interface.mtu);
             self.set_link(host, interface.has_link);
         }
-        let of = &mut self.hosts[host];
-        // An address of a local route alone is of no interface.
-        if let Some(carrier) = &mut of.carrier
-            && carrier.has_interface(interface.is_some())
-        {
-            of.engine.set_gids(interface.is_some());
-        }
+        self.activate(host);
+    }
+
+    /// Takes the address from a host's interface. `has_link` is the state of the interface.
+    pub(super) fn remove_address(&mut self, host: usize, has_link: bool) {
+        self.set_link(host, has_link);
+        self.hosts[host].engine.set_gids(false);
         self.activate(host);
     }
 }

@@ -120,11 +120,30 @@ impl Shared {
         has_returned
     }
 
-    /// Reads the state of the interface with a host's address, unless the system does not report it.
+    /// Reads the state of the interface with a host's address, unless the system does not report it. An interface that goes down
+    /// loses its IPv6 addresses, so the link is read by the index, too.
     pub(super) fn follow_interface(&self, host: usize) {
-        let addr = self.lock().hosts[host].addrs.first().copied();
-        if let Some(Ok(interface)) = addr.map(Interface::of) {
-            self.change(|network, _| network.set_interface(host, interface.as_ref()));
+        let (addr, index) = {
+            let host = &self.lock().hosts[host];
+            let carrier = host.carrier.as_ref();
+            (
+                host.addrs.first().copied(),
+                carrier.and_then(|carrier| carrier.interface()),
+            )
+        };
+        let Some(Ok(interface)) = addr.map(Interface::of) else {
+            return;
+        };
+        match (interface, index) {
+            (None, Some(index)) => {
+                let has_link =
+                    Interface::at(index).is_ok_and(|of| of.is_some_and(|of| of.has_link));
+                self.change(|network, _| network.remove_address(host, has_link));
+            }
+            // An address of a local route alone is of no interface.
+            (interface, _) => {
+                self.change(|network, _| network.set_interface(host, interface.as_ref()));
+            }
         }
     }
 
