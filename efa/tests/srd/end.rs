@@ -21,6 +21,8 @@ pub(crate) const QKEY: u32 = 0x1122;
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
+    /// Length of the send or write.
+    pub(crate) len: usize,
     pub(crate) imm: Option<u32>,
     pub(crate) from: Option<QpNum>,
 }
@@ -176,11 +178,16 @@ impl End {
             let mut found = false;
             for wc in self.cq.wait(Some(TEST_TIMEOUT)).unwrap() {
                 found = true;
-                let (imm, from) = (wc.imm_data(), wc.src_qp());
+                let (len, imm, from) = (wc.byte_len(), wc.imm_data(), wc.src_qp());
                 match self.qp.complete(wc).unwrap() {
                     Completed::Receive(done) => {
                         let bytes = done.received().unwrap_or_default().to_vec();
-                        reaped.messages.push(Message { bytes, imm, from });
+                        reaped.messages.push(Message {
+                            bytes,
+                            len,
+                            imm,
+                            from,
+                        });
                     }
                     Completed::Send(done) => {
                         let (status, work) = done.into_parts();

@@ -128,7 +128,7 @@ fn writes_and_reads_of_many_packets_survive_losses() {
     peer.receive(1, 1);
     sender.write((1, Some(77)), &bytes, token, (&ah, number));
     let message = peer.reap(1, 0).messages.remove(0);
-    assert_eq!(message.imm, Some(77));
+    assert_eq!((message.imm, message.len), (Some(77), bytes.len()));
     let mut found = vec![0; bytes.len()];
     peer.memory.read(0, &mut found);
     assert!(found == bytes, "the number comes after all of the bytes");

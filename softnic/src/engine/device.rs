@@ -36,6 +36,9 @@ const MAX_MTU: u32 = 4096;
 /// queues of a slow peer.
 const MAX_IN_FLIGHT: u32 = 256;
 
+/// Maximum number of refusals to be sent. Packets beyond are dropped without one.
+const MAX_REFUSALS: usize = 64;
+
 /// Membership bit of a partition key; the other bits are the partition.
 const FULL_MEMBER: u16 = 0x8000;
 
@@ -315,7 +318,9 @@ impl Engine {
         });
         if done.is_err() {
             self.dropped += 1;
-            self.refusals.extend(refusal(packet));
+            if self.refusals.len() < MAX_REFUSALS {
+                self.refusals.extend(refusal(packet));
+            }
         }
     }
 

@@ -16,6 +16,7 @@ mod reliable;
 mod rules;
 mod shadow;
 mod simulation;
+mod srd;
 mod states;
 #[path = "../wire/vectors.rs"]
 mod vectors;

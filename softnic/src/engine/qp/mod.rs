@@ -2,6 +2,7 @@
 
 mod attributes;
 mod completer;
+mod delivered;
 mod late;
 mod modify;
 mod placement;

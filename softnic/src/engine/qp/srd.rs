@@ -3,15 +3,15 @@
 //! The wire format of cards is not public. These are softnic's own frames, with opcodes that InfiniBand leaves to
 //! manufacturers. A message is sent in packets of one MTU; a packet is a write, a read or a whole send, has a number of its own,
 //! and is answered by an acknowledgement or by the bytes read. An unanswered packet is sent again. The receiver keeps the
-//! numbers of the packets that it has executed.
+//! numbers of the packets that it has executed. Immediate data come with the last bytes of a write, in a packet that names the
+//! memory of the whole write.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    net::IpAddr,
-    time::Duration,
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    Head, QueuePair, State,
+    delivered::{Delivered, Earlier, WINDOW},
 };
-
-use super::{Head, QueuePair, State};
 use crate::{
     adversary::Rule,
     engine::{
@@ -34,8 +34,8 @@ use crate::{
 /// Maximum length of an RDMA write or read in bytes.
 pub const MAX_RDMA: u32 = 1 << 20;
 
-/// Maximum number of packets from the oldest unanswered one to the newest.
-const WINDOW: u32 = 8192;
+/// Maximum number of answers to be sent. Packets beyond are dropped, and sent again by their sender.
+const MAX_REPLIES: usize = 1024;
 
 /// Interval between two attempts of a packet.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -43,14 +43,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Number of attempts after the first one without an answer.
 const RETRIES: u8 = 7;
 
-/// Time without a packet of a peer after which its numbers are forgotten: no attempt of a packet is as old.
-const QUIET: Duration = Duration::from_secs(1);
-
-/// Maximum number of peers in that time. Packets of others are dropped.
-const MAX_PEERS: usize = 4096;
-
 /// Code of the delay requested by a receiver without a receive: 640 µs.
 const RNR_TIMER: u8 = 12;
+
+/// The answer to a packet without a receive.
+const NOT_READY: Syndrome = Syndrome::RnrNak(RNR_TIMER);
 
 /// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
@@ -68,7 +65,7 @@ pub(in crate::engine) struct Datagrams {
     /// Whether a packet may be ready to be sent.
     may_send: bool,
     replies: VecDeque<SrdReply>,
-    received: BTreeMap<(IpAddr, u32), Received>,
+    delivered: Delivered,
     /// Time of the next retry; may be earlier than any.
     pub(super) deadline: Option<Duration>,
 }
@@ -80,8 +77,10 @@ struct SrdMessage {
     /// Number of the first packet; valid once there are `packets`.
     first: Psn,
     packets: Vec<Progress>,
-    retries_left: u8,
-    rnr_retries_left: u8,
+    /// Number of attempts to come without an answer.
+    retries: u8,
+    /// Number of attempts to come without a receive.
+    rnr_retries: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,16 +105,8 @@ enum SrdAnswer {
     Read(Target, Reth),
 }
 
-/// The executed packets of a peer.
-#[derive(Debug)]
-struct Received {
-    newest: Psn,
-    executed: BTreeSet<u32>,
-    latest: Duration,
-}
-
 impl Datagrams {
-    /// The state after a reset. Numbers are not reused: peers know the old ones.
+    /// The state after a reset. Numbers are not reused: peers have recorded the old ones.
     pub(super) fn reset(&mut self) {
         *self = Self {
             next: self.next,
@@ -148,8 +139,8 @@ impl Datagrams {
             len,
             first: Psn::default(),
             packets: Vec::new(),
-            retries_left: RETRIES,
-            rnr_retries_left: rnr_retry,
+            retries: RETRIES,
+            rnr_retries: rnr_retry,
         });
     }
 
@@ -188,41 +179,6 @@ impl Datagrams {
         })?;
         let part = psn.since(self.messages.get(index)?.first) as usize;
         Some((index, part))
-    }
-
-    /// Whether a packet is to be executed; `false` for one that has been, `None` for a peer too many.
-    fn is_new(&mut self, from: (IpAddr, u32), psn: Psn, now: Duration) -> Option<bool> {
-        let is_quiet = |peer: &Received| now.saturating_sub(peer.latest) > QUIET;
-        if self.received.get(&from).is_none_or(is_quiet) {
-            self.received.retain(|_, peer| !is_quiet(peer));
-            if self.received.len() >= MAX_PEERS {
-                return None;
-            }
-        }
-        let received = self.received.entry(from).or_insert_with(|| Received {
-            newest: psn,
-            executed: BTreeSet::new(),
-            latest: now,
-        });
-        received.latest = now;
-        if received.newest.is_before(psn) {
-            received.newest = psn;
-        }
-        let is_late = received.newest.since(psn) >= WINDOW;
-        Some(!is_late && !received.executed.contains(&psn.get()))
-    }
-
-    /// Records an executed packet.
-    fn executed(&mut self, from: (IpAddr, u32), psn: Psn) {
-        let Some(received) = self.received.get_mut(&from) else {
-            return;
-        };
-        received.executed.insert(psn.get());
-        let newest = received.newest;
-        if received.executed.len() > 2 * WINDOW as usize {
-            let is_recent = |psn: &u32| newest.since(Psn::new(*psn)) < WINDOW;
-            received.executed.retain(is_recent);
-        }
     }
 }
 
@@ -410,6 +366,9 @@ impl QueuePair {
             }
             return;
         }
+        if self.datagrams.replies.len() >= MAX_REPLIES {
+            return;
+        }
         let psn = Psn::new(packet.frame.bth.psn);
         let from = (packet.frame.ip.src(), deth.src_qp);
         let target = self.target(packet, ctx);
@@ -422,15 +381,19 @@ impl QueuePair {
                 _ => refused(Nak::InvalidRequest),
             },
             (Some(target), _) => {
-                let done = match self.datagrams.is_new(from, psn, ctx.now) {
-                    None => return,
-                    Some(false) => Ok(()),
-                    Some(true) => self.execute_datagram(packet, operation, target, ctx),
+                let answer = match self.datagrams.delivered.earlier(from, psn, ctx.now) {
+                    Earlier::Unrecorded => return,
+                    Earlier::Executed(answer) => answer,
+                    Earlier::Unexecuted => {
+                        let done = self.execute_datagram(packet, operation, target, ctx);
+                        if let Ok(answer) = done {
+                            let delivered = &mut self.datagrams.delivered;
+                            delivered.record(from, psn, answer, ctx.now);
+                        }
+                        done.unwrap_or_else(|refused| refused)
+                    }
                 };
-                if done.is_ok() {
-                    self.datagrams.executed(from, psn);
-                }
-                SrdAnswer::Acknowledge(done.err().unwrap_or(Aeth::ack(0).syndrome))
+                SrdAnswer::Acknowledge(answer)
             }
         };
         self.datagrams.replies.push_back(SrdReply {
@@ -441,32 +404,29 @@ impl QueuePair {
         });
     }
 
-    /// Executes a send or a write.
+    /// Executes a send or a write. Returns the answer, to be repeated for later copies; the error is the answer to a packet
+    /// without an effect.
     fn execute_datagram(
         &mut self,
         packet: &Packet<'_>,
         operation: Operation,
         target: Target,
         ctx: &mut Context<'_>,
-    ) -> Result<(), Syndrome> {
-        const NOT_READY: Syndrome = Syndrome::RnrNak(RNR_TIMER);
+    ) -> Result<Syndrome, Syndrome> {
+        const ACK: Result<Syndrome, Syndrome> = Ok(Syndrome::Ack(0));
         let extensions = &packet.frame.extensions;
         let len = packet.payload.len() as u64;
-        let op = match (operation, extensions.reth) {
-            (Operation::Send(..), _) => CompletionOp::Receive,
-            (Operation::Write(..), Some(reth)) if u64::from(reth.len) == len => {
+        let (op, byte_len) = match (operation, extensions.reth) {
+            (Operation::Send(..), _) => (CompletionOp::Receive, len),
+            (Operation::Write(..), Some(reth)) => {
                 if extensions.imm.is_some() && !self.has_receive(target, ctx) {
                     return Err(NOT_READY);
                 }
-                if len > 0 {
-                    let to = self.remote(target.pd, &reth, (0, len), Access::REMOTE_WRITE, ctx);
-                    let to = to.ok_or(Syndrome::Nak(Nak::RemoteAccess))?;
-                    transfer::scatter(ctx.memory, &[to], packet.payload);
-                }
+                self.execute_write(packet, &reth, target, ctx)?;
                 if extensions.imm.is_none() {
-                    return Ok(());
+                    return ACK;
                 }
-                CompletionOp::ReceiveWrite
+                (CompletionOp::ReceiveWrite, reth.len.into())
             }
             _ => return Err(Syndrome::Nak(Nak::InvalidRequest)),
         };
@@ -481,16 +441,39 @@ impl QueuePair {
             };
             if status != Status::Success {
                 self.fail_receive(recv.wr_id, status, target.cq, ctx);
-                return Err(Syndrome::Nak(Nak::InvalidRequest));
+                return Ok(Syndrome::Nak(Nak::InvalidRequest));
             }
         }
         let mut completion = self.completion(recv.wr_id, op, Status::Success);
-        completion.byte_len = u32::try_from(len).unwrap_or(u32::MAX);
+        completion.byte_len = u32::try_from(byte_len).unwrap_or(u32::MAX);
         completion.imm = extensions.imm;
         completion.src_qp = extensions.deth.map_or(0, |deth| deth.src_qp);
         completion.src = Some(packet.frame.ip.src());
         ctx.resources
             .complete(target.cq, completion, false, ctx.now);
+        ACK
+    }
+
+    /// Writes the payload of a packet to the end of the memory that the packet names.
+    fn execute_write(
+        &self,
+        packet: &Packet<'_>,
+        reth: &Reth,
+        target: Target,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Syndrome> {
+        let len = packet.payload.len();
+        let has_imm = packet.frame.extensions.imm.is_some();
+        let earlier = (reth.len as usize).checked_sub(len);
+        let earlier = earlier
+            .filter(|earlier| *earlier == 0 || has_imm && reth.len <= MAX_RDMA)
+            .ok_or(Syndrome::Nak(Nak::InvalidRequest))?;
+        if reth.len > 0 {
+            let range = (0, reth.len.into());
+            let to = self.remote(target.pd, reth, range, Access::REMOTE_WRITE, ctx);
+            let to = to.ok_or(Syndrome::Nak(Nak::RemoteAccess))?;
+            transfer::scatter(ctx.memory, &[to.part(earlier, len)], packet.payload);
+        }
         Ok(())
     }
 
@@ -546,7 +529,7 @@ impl QueuePair {
         let Some(message) = self.datagrams.messages.get_mut(index) else {
             return;
         };
-        message.retries_left = RETRIES;
+        message.retries = RETRIES;
         if let Some(progress) = message.packets.get_mut(part) {
             *progress = Progress::Answered;
         }
@@ -571,11 +554,11 @@ impl QueuePair {
         let Some(message) = self.datagrams.messages.get_mut(index) else {
             return;
         };
-        match message.rnr_retries_left.checked_sub(1) {
+        match message.rnr_retries.checked_sub(1) {
             None if !for_ever => return self.end_message(index, Status::RnrRetryExceeded, ctx),
-            left => message.rnr_retries_left = left.unwrap_or(0),
+            retries => message.rnr_retries = retries.unwrap_or(0),
         }
-        message.retries_left = RETRIES;
+        message.retries = RETRIES;
         if let Some(progress) = message.packets.get_mut(part) {
             *progress = Progress::Waiting(at);
         }
@@ -601,9 +584,9 @@ impl QueuePair {
                     Progress::Unsent | Progress::Answered => {}
                 }
             }
-            match message.retries_left.checked_sub(1) {
+            match message.retries.checked_sub(1) {
                 _ if !expired => {}
-                Some(left) => message.retries_left = left,
+                Some(retries) => message.retries = retries,
                 None => {
                     self.end_message(index, Status::ResponseTimeout, ctx);
                     continue;
@@ -621,14 +604,14 @@ impl QueuePair {
 /// Whether a request is one of reliable datagrams. EFA's library refuses requests without a completion, and all flags but that of
 /// inline data.
 pub(super) fn fits(request: &SendRequest, signal_all: bool) -> bool {
-    let is_known = match request.op {
+    let has_operation = match request.op {
         SendOp::Send { invalidate, .. } => invalidate.is_none(),
         SendOp::Write { .. } | SendOp::Read(_) => true,
         _ => false,
     };
     let has_flags = request.solicited || request.fence;
     let is_signaled = request.signaled || signal_all;
-    is_known && is_signaled && !has_flags && request.destination.is_some()
+    has_operation && is_signaled && !has_flags && request.destination.is_some()
 }
 
 /// Operation and extension headers of a packet with a part of a message, without the datagram header.
@@ -653,8 +636,15 @@ fn operation(
             Operation::Send(Position::Only, immediate(imm))
         }
         SendOp::Write { remote, imm } => {
-            extensions.reth = Some(reth(remote));
             extensions.imm = imm.filter(|_| is_last);
+            extensions.reth = Some(match extensions.imm {
+                None => reth(remote),
+                Some(_) => Reth {
+                    addr: remote.addr,
+                    rkey: remote.rkey,
+                    len: start + len,
+                },
+            });
             Operation::Write(Position::Only, immediate(extensions.imm))
         }
         SendOp::Read(remote) => {
