@@ -9,6 +9,7 @@ use std::{
             Ordering::{Acquire, Relaxed, Release},
         },
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -20,8 +21,11 @@ use rustix::{
 
 use crate::{connection::Connection, datagram::DatagramSocket, engine::Engine};
 
-/// Interval between checks of the streams being disconnected.
+/// Interval between checks of the streams being disconnected, and of dropped ones.
 const CHECK: Duration = Duration::from_millis(1);
+
+/// Time for the engine threads to answer after the limit of a disconnect of all streams.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// Maximum time for which the state of a socket stays locked, before the socket is given up: the thread with
 /// the lock is stopped, for example by the signal handler that ends the process.
@@ -40,7 +44,7 @@ const MAX_LOCKED: Duration = Duration::from_secs(1);
 /// the sockets, the call does nothing. May be called in a signal handler: takes no lock and allocates
 /// nothing.
 pub fn disconnect_all(limit: Duration) -> bool {
-    Engine::running().is_none_or(|engine| engine.disconnect_all(limit, None))
+    disconnect(limit, None)
 }
 
 /// Disconnects all streams like [`disconnect_all`], in the thread that ends the process.
@@ -49,8 +53,16 @@ pub fn disconnect_all(limit: Duration) -> bool {
 /// process: a peer that closes in answer is not reported to them. Calls of this thread return, so that a destructor cannot wait
 /// forever. After a [`shutdown`](crate::Stream::shutdown) by this thread, calls of all threads on that stream return.
 pub fn disconnect_at_exit(limit: Duration) -> bool {
-    let thread = Some(gettid());
-    Engine::running().is_none_or(|engine| engine.disconnect_all(limit, thread))
+    disconnect(limit, Some(gettid()))
+}
+
+fn disconnect(limit: Duration, thread: Option<Pid>) -> bool {
+    let engines = Engine::running();
+    let engines = || engines.iter().flatten();
+    engines().for_each(|engine| engine.request_exit(limit, thread));
+    let deadline = Instant::now().checked_add(limit.saturating_add(EXIT_GRACE));
+    let delivered = engines().map(|engine| engine.exit_request().wait(deadline));
+    delivered.fold(true, |all, delivered| all & delivered)
 }
 
 /// Effect of the exit of the process on calls on a stream.
@@ -97,8 +109,10 @@ fn exit_linger_of(seconds: Option<&str>) -> Duration {
 }
 
 extern "C" fn exiting() {
-    if let Some(engine) = Engine::running() {
-        engine.wait_for_dropped(exit_linger());
+    let (engines, start) = (Engine::running(), Instant::now());
+    let has_dropped = || engines.iter().flatten().any(|engine| engine.has_dropped());
+    while has_dropped() && start.elapsed() < exit_linger() {
+        thread::sleep(CHECK);
     }
 }
 
@@ -136,8 +150,7 @@ impl ExitRequest {
     }
 
     /// Waits for the engine thread. Returns whether all data has been delivered.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let deadline = Instant::now().checked_add(limit);
+    fn wait(&self, deadline: Option<Instant>) -> bool {
         while self.state.load(Acquire) == REQUESTED {
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if remaining.is_some_and(|remaining| remaining.is_zero()) {

@@ -270,6 +270,7 @@ impl Options {
     /// # Errors
     /// - `NotFound`, `ENODEV`: no RDMA device, or none with this address.
     /// - `AddrInUse`: another socket listens at the address.
+    /// - `PermissionDenied`: as for [`Socket::new`](crate::Socket::new).
     /// - `ENOMEM`: the process may not lock the memory of a connection (`RLIMIT_MEMLOCK`). The error names
     ///   the limit.
     pub fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {

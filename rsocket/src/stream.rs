@@ -389,6 +389,7 @@ impl Options {
     /// - `NetworkDown`: the device has been removed.
     /// - `NetworkUnreachable`, `HostUnreachable`: no route to the address.
     /// - `NotFound`, `ENODEV`: no RDMA device, or none on the route.
+    /// - `PermissionDenied`: as for [`Socket::new`](crate::Socket::new).
     /// - `Unsupported`: the peer has another version of the protocol.
     /// - `AddrNotAvailable`: over Soft-iWARP, the port chosen by the kernel belongs to a recent TCP connection with the
     ///   same listener. Another attempt has another port.

@@ -4,15 +4,15 @@
 //! then on, new sockets have another engine. Established streams remain with the old one: they need no call on the channel.
 //!
 //! Credentials are a thread's: after a change, those of two threads differ for the kernel, even if they are equal. A thread that
-//! is started later has those of its starter. So there is at most one engine for each change and thread.
+//! is started later has those of its starter. So each change and thread takes another engine; one without sockets ends.
 
 use std::{
-    io, iter,
-    mem::ManuallyDrop,
+    io,
+    mem::{self, ManuallyDrop},
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst, fence},
         mpsc,
     },
     thread,
@@ -32,22 +32,44 @@ use crate::{
     unsent::Unsent,
 };
 
-/// Maximum number of attempts to find the engine at the exit of the process: the lock is held briefly, except while the engine
+/// Maximum number of attempts to find the engines at the exit of the process: the lock is held briefly, except while the engine
 /// is started.
 const MAX_ATTEMPTS: u32 = 100;
 
-static ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
+/// Maximum number of engines of a process, each with two threads and an event channel.
+const MAX_ENGINES: usize = 16;
+
+/// The engines of the process.
+type Engines = [Option<Arc<Engine>>; MAX_ENGINES];
+
+static ENGINES: Mutex<Engines> = Mutex::new([const { None }; MAX_ENGINES]);
 
 impl Engine {
-    /// Returns the engine for new sockets of this process, started with the first one, and again after a change of credentials.
+    /// Returns the engine for new sockets of this thread, started with the first one, and again after a change of credentials.
+    /// Engines without sockets then end.
+    ///
+    /// # Errors
+    /// - `PermissionDenied`: the sockets from before changes of credentials have all engines.
     pub(crate) fn get() -> io::Result<Arc<Self>> {
-        let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_of_process = |engine: &&Arc<Self>| engine.process == verbs::fork::fork_generation();
-        let older = engine.as_ref().filter(is_of_process).map(Arc::clone);
-        let mut engines = iter::successors(older.as_ref(), |engine| engine.older.as_ref());
-        if let Some(engine) = engines.find(|engine| !engine.is_refused()) {
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = verbs::fork::fork_generation();
+        if engines.iter().flatten().any(|old| old.process != process) {
+            // After a fork, the old engines belong to the parent process, so the child must not drop them.
+            let _kept = ManuallyDrop::new(mem::take(&mut *engines));
+        }
+        let usable = engines.iter().flatten().find(|engine| !engine.is_refused());
+        if let Some(engine) = usable {
             return Ok(Arc::clone(engine));
         }
+        for entry in &mut *engines {
+            drop(entry.take_if(|engine| engine.end_if_unused()));
+        }
+        let free = engines.iter_mut().find(|entry| entry.is_none());
+        let free = free.ok_or_else(too_many)?;
+        Ok(Arc::clone(free.insert(Self::start()?)))
+    }
+
+    fn start() -> io::Result<Arc<Self>> {
         let (setup, work) = mpsc::sync_channel(MAX_SETUP_WORK);
         let new = Arc::new(Self {
             setup,
@@ -65,8 +87,8 @@ impl Engine {
             exit: ExitRequest::default(),
             process: verbs::fork::fork_generation(),
             pid: rustix::process::getpid(),
-            older,
             is_refused: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         });
         new.always_readable.notify();
         let served = Arc::downgrade(&new);
@@ -76,28 +98,43 @@ impl Engine {
         let driven = Arc::clone(&new);
         verbs::signals::spawn_without_signals("rsocket", move || driven.run())?;
         wait_at_exit();
-        if let Some(old) = engine.replace(Arc::clone(&new)) {
-            // After a fork, the old engine belongs to the parent process, so the child must not drop it.
-            let _kept = ManuallyDrop::new(old);
-        }
         Ok(new)
     }
 
-    /// Returns the engine of this process, if any. The caller may be inside a signal handler that interrupted
+    /// Ends the engine if it has no socket and no dropped stream with unsent data. The caller has the lock of the engines.
+    fn end_if_unused(self: &Arc<Self>) -> bool {
+        // Those of the table and of the engine's thread. The set-up thread, which has none between events, counts as a socket.
+        const WITHOUT_SOCKETS: usize = 2;
+        let is_unused = Arc::strong_count(self) == WITHOUT_SOCKETS && {
+            // A dropped stream is counted before its reference ends.
+            fence(SeqCst);
+            !self.has_dropped()
+        };
+        if is_unused {
+            self.has_ended.store(true, SeqCst);
+            self.event_fd.notify();
+        }
+        is_unused
+    }
+
+    /// Returns the engines of this process. The caller may be inside a signal handler that interrupted
     /// [`get`](Self::get), so gives up after some time.
-    pub(crate) fn running() -> Option<Arc<Self>> {
+    pub(crate) fn running() -> Engines {
         for _ in 0..MAX_ATTEMPTS {
-            let engine = match ENGINE.try_lock() {
-                Ok(engine) => engine,
-                Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
+            let engines = match ENGINES.try_lock() {
+                Ok(engines) => engines,
+                Err(TryLockError::Poisoned(engines)) => engines.into_inner(),
                 Err(TryLockError::WouldBlock) => {
                     thread::sleep(ATTEMPT_INTERVAL);
                     continue;
                 }
             };
-            return engine.as_ref().filter(|engine| engine.is_own()).cloned();
+            let is_own = |engine: &&Arc<Self>| engine.is_own();
+            return engines
+                .each_ref()
+                .map(|entry| entry.as_ref().filter(is_own).cloned());
         }
-        None
+        Engines::default()
     }
 
     fn is_own(&self) -> bool {
@@ -156,4 +193,13 @@ impl Engine {
             }
         }
     }
+}
+
+fn too_many() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "sockets from before {MAX_ENGINES} changes of credentials, as by `seteuid`, are open: close those of one"
+        ),
+    )
 }

@@ -11,10 +11,12 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         mpsc::SyncSender,
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -42,11 +44,8 @@ mod current;
 /// Maximum number of datagram sockets served per round for received UDP datagrams.
 const MAX_SOCKETS_PER_ROUND: usize = 64;
 
-/// Interval between attempts to find the engine at the exit of the process, and between looks at dropped streams.
+/// Interval between attempts to find the engines at the exit of the process.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Time for the engine thread to answer after the limit of a disconnect of all streams.
-const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The event channel of all identifiers, and the owners of these identifiers.
 #[derive(Debug)]
@@ -73,10 +72,10 @@ pub(crate) struct Engine {
     process: u64,
     /// Unlike `process`, differs in the child of a `vfork`.
     pid: Pid,
-    /// The engine of sockets from before a change of credentials.
-    older: Option<Arc<Self>>,
     /// Whether the kernel refuses calls on the channel.
     is_refused: AtomicBool,
+    /// Whether the engine has no socket any more, and its threads end.
+    has_ended: AtomicBool,
 }
 
 /// Work of the set-up thread, in the order of the connection manager's events.
@@ -108,12 +107,11 @@ enum IdOwner {
 }
 
 impl Engine {
-    /// Disconnects all streams; see [`disconnect_all`](crate::disconnect_all), and with a thread
+    /// Has the engine thread disconnect all streams; see [`disconnect_all`](crate::disconnect_all), and with a thread
     /// [`disconnect_at_exit`](crate::disconnect_at_exit).
-    pub(crate) fn disconnect_all(&self, limit: Duration, thread: Option<Pid>) -> bool {
+    pub(crate) fn request_exit(&self, limit: Duration, thread: Option<Pid>) {
         self.exit.make(limit, thread);
         self.event_fd.notify();
-        self.exit.wait(limit.saturating_add(EXIT_GRACE))
     }
 
     pub(crate) fn exit_request(&self) -> &ExitRequest {
@@ -122,25 +120,18 @@ impl Engine {
 
     /// Returns all connections, those closed by the program among them.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let older = self.older.iter().flat_map(|older| older.connections());
         let owners = self.owners();
         let connections = owners.values().filter_map(|owner| match owner {
             IdOwner::Connected(connection) => connection.upgrade(),
             _ => None,
         });
-        connections.chain(older).collect()
+        connections.collect()
     }
 
     /// Returns all datagram sockets.
     pub(crate) fn all_datagram_sockets(&self) -> Vec<Arc<DatagramSocket>> {
-        let older = self.older.iter();
-        let older = older.flat_map(|older| older.all_datagram_sockets());
         let sockets = self.datagram_sockets();
-        sockets
-            .values()
-            .filter_map(Weak::upgrade)
-            .chain(older)
-            .collect()
+        sockets.values().filter_map(Weak::upgrade).collect()
     }
 
     /// A descriptor for callers to poll without end, when too many files are open for one of their own.
@@ -359,16 +350,9 @@ impl Engine {
         self.set_timer((Instant::now(), key, Action::Deliver));
     }
 
-    /// Waits until the peers of all streams dropped by the program have acknowledged all data, at most for `limit`.
-    pub(crate) fn wait_for_dropped(&self, limit: Duration) {
-        let start = Instant::now();
-        while self.has_dropped() && start.elapsed() < limit {
-            thread::sleep(ATTEMPT_INTERVAL);
-        }
-    }
-
-    fn has_dropped(&self) -> bool {
-        self.unsent.has_dropped() || self.older.as_ref().is_some_and(|older| older.has_dropped())
+    /// Whether the peer of a stream dropped by the program has not acknowledged all data.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.unsent.has_dropped()
     }
 
     /// Ends the timers of a connection.
@@ -378,7 +362,7 @@ impl Engine {
 
     fn run(self: Arc<Self>) {
         let mut exit = ExitProgress::default();
-        loop {
+        while !self.has_ended.load(SeqCst) {
             survive(|| self.serve_round(&mut exit));
         }
     }

@@ -192,6 +192,8 @@ impl Socket {
     ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device.
+    /// - `PermissionDenied`: sockets from before 16 changes of the process's credentials are open, each change with two threads and an
+    ///   event channel of its own. They end with the last socket from before the change.
     pub fn new(family: Family) -> io::Result<Self> {
         let choices = Choices {
             settings: config().settings,
@@ -225,6 +227,8 @@ impl Socket {
     ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device.
+    /// - `PermissionDenied`: sockets from before 16 changes of the process's credentials are open, each change with two threads and an
+    ///   event channel of its own. They end with the last socket from before the change.
     pub fn datagram(family: Family) -> io::Result<Self> {
         let engine = Engine::get()?;
         let choices = Choices {

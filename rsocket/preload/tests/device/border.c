@@ -1,6 +1,7 @@
 /* Calls that are left by a jump out of a handler, and calls of a process that changes its identity. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <pthread.h>
@@ -129,7 +130,57 @@ static void listener(void) {
     CHECK(accept(listening, NULL, NULL) == -1 && errno == EACCES);
 }
 
-static const struct part parts[] = {{"jumping", jumping}, {"identities", identities}, {"listener", listener}};
+static int count_of(const char *folder) {
+    int count = 0;
+    DIR *entries = opendir(folder);
+    CHECK(entries != NULL);
+    while (readdir(entries) != NULL)
+        count++;
+    CHECK(closedir(entries) == 0);
+    return count;
+}
+
+/* A change of the effective user, after which the kernel compares other credentials. */
+static void toggle(void) { CHECK(seteuid(geteuid() == 0 ? 1000 : 0) == 0); }
+
+/* A server that changes its effective user for each connection has no more threads and descriptors than its streams take. */
+static void toggles(void) {
+    enum { CHANGES = 100, MAX_ENGINES = 16 };
+    struct ends kept[MAX_ENGINES + 1];
+    int threads = 0, descriptors = 0, streams = 0;
+    alarm(60);
+    for (int i = 0; i < CHANGES; i++) {
+        struct ends ends = connected();
+        passes(ends.client, ends.server);
+        CHECK(is_rsocket(ends.client) && is_rsocket(ends.server));
+        CHECK(close(ends.client) == 0 && close(ends.server) == 0);
+        toggle();
+        if (i == MAX_ENGINES - 1) {
+            threads = count_of("/proc/self/task");
+            descriptors = count_of("/proc/self/fd");
+        }
+    }
+    /* Those of closed streams end a little later. */
+    CHECK(count_of("/proc/self/task") <= threads + 2 * MAX_ENGINES);
+    CHECK(count_of("/proc/self/fd") <= descriptors + 12 * MAX_ENGINES);
+    do {
+        CHECK(streams <= MAX_ENGINES);
+        toggle();
+        kept[streams] = connected();
+    } while (is_rsocket(kept[streams++].client));
+    CHECK(streams > MAX_ENGINES / 2);
+    for (int i = 0; i < streams; i++) {
+        passes(kept[i].client, kept[i].server);
+        passes(kept[i].server, kept[i].client);
+        CHECK(close(kept[i].client) == 0 && close(kept[i].server) == 0);
+    }
+    for (struct ends ends = connected(); !is_rsocket(ends.client); ends = connected()) {
+        CHECK(close(ends.client) == 0 && close(ends.server) == 0);
+        usleep(10000);
+    }
+}
+
+static const struct part parts[] = {{"jumping", jumping}, {"identities", identities}, {"listener", listener}, {"toggles", toggles}};
 
 int main(int argc, char **argv) {
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);

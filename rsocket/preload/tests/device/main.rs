@@ -306,6 +306,11 @@ fn streams_of_a_process_that_changes_its_identity_go_on() {
 }
 
 #[test]
+fn server_that_changes_its_user_for_each_connection_keeps_no_engine_without_streams() {
+    call_of("border.c", "toggles", &[]);
+}
+
+#[test]
 fn listener_of_a_process_that_changes_its_identity_reports_the_reason() {
     let output = call_of("border.c", "listener", &[]);
     assert_eq!(output.matches("set RDMAV_FORK_SAFE").count(), 1, "{output}");
