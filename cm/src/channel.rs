@@ -233,7 +233,8 @@ impl EventChannel {
 
     /// Whether the kernel refuses all calls on this channel and its identifiers with `EACCES`: the process has other credentials
     /// than when it opened the channel, as after `setuid(2)`, `setgroups(2)` or `capset(2)`. Final, also with the old user again. A new
-    /// channel works. Established connections carry data as before.
+    /// channel works, and takes identifiers by [`CmId::migrate`](crate::CmId::migrate). An identifier that is dropped on this
+    /// channel keeps its address until the channel is closed. Established connections carry data as before.
     pub fn is_refused(&self) -> bool {
         let command = [0_u8];
         let fd = self.handle.event_fd().as_raw_fd();

@@ -172,8 +172,9 @@ impl Drop for LastUse {
         }
         // SAFETY: the identifier exists and is destroyed once, here; the channel is open, being dropped after the
         // identifier. Every event is acknowledged right after reading, so librdmacm waits for none; the kernel waits
-        // for its own message, with bounded retransmissions. The call fails only on a broken channel, with no possible
-        // remedy.
+        // for its own message, with bounded retransmissions. The call fails on a broken channel, and with other credentials
+        // than those of the channel's opener. The kernel's identifier then stays until the channel is closed, and no event of it
+        // is delivered, as the registry has no entry.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use cm::{
-    CmId, Key,
+    CmId, EventChannel, Key,
     phases::{Idle, Listening},
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -66,7 +66,8 @@ impl Listener {
     /// - `InvalidInput`: the listener has been [shut down](Self::shutdown), before or during the call.
     /// - `NetworkDown`: the device of the listener's address has been removed. Listen again once the address
     ///   is back. A listener at the wildcard address has no device.
-    /// - `PermissionDenied`: the process has other credentials than when it opened the device, as after `setuid(2)`. Listen again.
+    /// - `PermissionDenied`: the process has other credentials than when it opened the device, as after `setuid(2)`. Drop the
+    ///   listener, and listen again.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(stream) = self.try_accept()? {
@@ -247,8 +248,14 @@ impl ListenerInner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if id.is_none() {
+        let Some(mut id) = id else {
             return;
+        };
+        // After a change of credentials, the kernel refuses the destruction on the engine's channel, and would keep the address.
+        let channel = self.engine.is_refused().then(EventChannel::new);
+        if let Some(Ok(channel)) = &channel {
+            // If this fails, the address is free at the end of the process.
+            drop(id.migrate(channel));
         }
         self.engine.forget(self.key);
         drop(id);

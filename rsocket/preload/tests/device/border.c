@@ -128,6 +128,14 @@ static void listener(void) {
     client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
     CHECK(accept(listening, NULL, NULL) == -1 && errno == EACCES);
+    /* The address is free after the close, as TCP's is. */
+    CHECK(close(client) == 0 && close(listening) == 0);
+    listening = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && listen(listening, 4) == 0);
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    passes(client, accept(listening, NULL, NULL));
+    CHECK(is_rsocket(client));
 }
 
 static int count_of(const char *folder) {
