@@ -169,14 +169,23 @@ impl Engine {
         }
     }
 
-    /// Ends the listeners and attempts, which get no event of the channel any more.
+    /// Ends the listeners, attempts, handshakes and resolutions, which get no event of the channel any more.
     fn end_refused(&self) {
         let is_ended =
             |owner: &IdOwner| matches!(owner, IdOwner::Listening(..) | IdOwner::Connecting(_));
-        let ended: Vec<_> = self
-            .owners()
-            .extract_if(|_, owner| is_ended(owner))
+        let mut owners = self.owners();
+        let ended: Vec<_> = owners.extract_if(|_, owner| is_ended(owner)).collect();
+        let is_failed =
+            |owner: &IdOwner| matches!(owner, IdOwner::Accepting(..) | IdOwner::Resolving(..));
+        let failed: Vec<_> = owners
+            .iter()
+            .filter_map(|(key, owner)| is_failed(owner).then_some(*key))
             .collect();
+        drop(owners);
+        for key in failed {
+            self.ended(key, None);
+            self.channel.cancel(key);
+        }
         for (_, owner) in ended {
             match owner {
                 IdOwner::Listening(backlog, _) => {
