@@ -2,19 +2,22 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use interpose::{cross, real};
+use interpose::{cross, real, set_errno};
 use libc::{c_int, c_void, socklen_t};
 use rsocket_capi as capi;
 
 use crate::{
     fork,
-    sockets::SOL_RDMA,
-    table::{self, Rsocket, SOCKETS},
+    sockets::{INT, SOL_RDMA},
+    table::{self, Rsocket, SOCKETS, with},
 };
 
 /// Maximum size in bytes of a recorded value. Of the options that the library accepts, only an array of paths is
 /// longer, and has no counterpart in TCP.
 const MAX_VALUE_LEN: usize = 64;
+
+/// Number of bytes from which on a TCP connection is readable.
+const LOW_WATER: (c_int, c_int) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
 /// An option with the value set last.
 #[derive(Debug)]
@@ -130,10 +133,59 @@ unsafe extern "C-unwind" fn setsockopt(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) && fork::is_later(fd) {
         return 0;
     }
+    // The mark of a connection that is being moved is this library's: the program's is that of an rsocket, 1.
+    if (level, name) == LOW_WATER && len >= INT && !value.is_null() && fork::is_moving(fd) {
+        // SAFETY: as the caller promises.
+        let mark = unsafe { value.cast::<c_int>().read_unaligned() };
+        if mark == 1 {
+            return 0;
+        }
+        set_errno(libc::ENOTSUP);
+        return -1;
+    }
     // SAFETY: as the caller promises.
     let set = unsafe { real_setsockopt(fd, level, name, value, len) };
     if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
         fork::limited(fd);
     }
     set
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if fork::is_own(fd) {
+        let got = cross(false, true, || {
+            let rsocket = table::find(fd)?;
+            Some(with(&rsocket, |inner| {
+                // SAFETY: as the caller promises.
+                unsafe { capi::rgetsockopt(inner, level, name, value, len) }
+            }))
+        });
+        if let Some(got) = got {
+            return got;
+        }
+    }
+    let was_moving = fork::is_moving(fd);
+    let real = real!(
+        getsockopt: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int
+    );
+    // SAFETY: as the caller promises.
+    let got = unsafe { real(fd, level, name, value, len) };
+    if got == 0 && (level, name) == LOW_WATER && (was_moving || fork::is_moving(fd)) {
+        // SAFETY: the kernel has written the length.
+        let len = unsafe { len.read_unaligned() };
+        if len == INT {
+            // SAFETY: the kernel has written this many bytes.
+            unsafe { value.cast::<c_int>().write_unaligned(1) };
+        }
+    }
+    got
 }

@@ -9,10 +9,9 @@ use std::{
 };
 
 use interpose::{
-    MAX_DESCRIPTORS, cross, duplicate, interpose, last_errno, load, os, real, set_errno, store,
-    watch_forks,
+    MAX_DESCRIPTORS, cross, duplicate, last_errno, load, os, real, set_errno, store, watch_forks,
 };
-use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
+use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use rsocket::Socket;
 use rsocket_capi as capi;
 use rustix::{
@@ -66,7 +65,7 @@ fn settings() -> &'static PreloadSettings {
     })
 }
 
-const INT: socklen_t = 4;
+pub(crate) const INT: socklen_t = 4;
 const STORAGE: socklen_t = 128;
 
 /// Size of the shortest address, of IPv4, in bytes.
@@ -556,13 +555,6 @@ unsafe fn rsocket_shutdown(fd: c_int, how: c_int) -> c_int {
         return -1;
     }
     capi::rshutdown(fd, how)
-}
-
-interpose! {
-    false, fork::is_own, table::find, with:
-    fn getsockopt(
-        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
-    ) -> c_int => capi::rgetsockopt;
 }
 
 /// # Safety

@@ -206,6 +206,11 @@ pub(crate) fn is_later(fd: c_int) -> bool {
     state(fd).is_some()
 }
 
+/// Whether a connection is being moved.
+pub(crate) fn is_moving(fd: c_int) -> bool {
+    matches!(state_of(fd), BEGINNING | MOVING)
+}
+
 /// Whether a descriptor may be an rsocket, or may become one with the next data.
 pub(crate) fn is_own(fd: c_int) -> bool {
     SOCKETS.may_have(fd) || is_later(fd)

@@ -97,7 +97,7 @@ struct MoveProgress {
     inner: Option<Inner>,
     port: u16,
     secret: Secret,
-    /// Whether a thread is working on the stream.
+    /// Whether a thread follows the stream. It shows the frames at its end, under the same lock.
     has_thread: bool,
     /// Whether an event loop waits for the TCP connection, to which frames alone are no readiness.
     is_in_loop: bool,
@@ -135,6 +135,10 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 fn names_of(tcp: BorrowedFd<'_>) -> io::Result<Names> {
+    // A frame would not wake the program.
+    if low_water(tcp) != Some(1) {
+        return Err(stays("the program has set `SO_RCVLOWAT`"));
+    }
     let peer = getpeername(tcp)?.ok_or(Errno::NOTCONN)?;
     let names = Names {
         local: getsockname(tcp)?.try_into()?,
@@ -359,13 +363,10 @@ impl MovingStream {
     /// Goes on without the thread, which has panicked.
     fn abandon(&self) {
         if let Some(mut progress) = self.progress() {
-            progress.has_thread = false;
             progress.phase = progress.phase.without_thread();
-            if let Ok(tcp) = self.tcp.get() {
-                progress.show_frames(tcp, true);
-            }
         }
         if let Ok(tcp) = self.tcp.get() {
+            self.end_following(tcp);
             nudge(tcp);
         }
     }
@@ -406,29 +407,33 @@ impl MovingStream {
     /// Hides frames from an event loop. The thread shows the connection as readable once there is something for the program.
     pub(crate) fn enter_loop(&self) {
         if let (Some(mut progress), Ok(tcp)) = (self.progress(), self.tcp.get()) {
-            // The program's own number remains.
-            progress.is_in_loop |= low_water(tcp) == Some(1);
-            let is_followed = match progress.phase {
-                MovePhase::Awaiting => progress.has_thread,
-                MovePhase::Proved { .. } => true,
-                _ => false,
-            };
-            progress.show_frames(tcp, !is_followed);
+            progress.is_in_loop = true;
+            let is_hidden = progress.has_thread
+                && matches!(
+                    progress.phase,
+                    MovePhase::Awaiting | MovePhase::Proved { .. }
+                );
+            progress.show_frames(tcp, !is_hidden);
         }
     }
 
-    /// Waits until the confirmed RDMA stream has data or its end, or the program has gone on. Then shows the confirmation.
-    fn follow_in_loop(&self, tcp: BorrowedFd<'_>) {
+    /// Shows the frames to the event loop. From here on, none is hidden.
+    fn end_following(&self, tcp: BorrowedFd<'_>) {
+        if let Some(mut progress) = self.progress() {
+            progress.has_thread = false;
+            progress.show_frames(tcp, true);
+        }
+    }
+
+    /// Waits until the confirmed RDMA stream has data or its end, or the program has gone on.
+    fn follow_in_loop(&self) {
         while self.is_proved() {
             let inner = self.progress().and_then(|progress| progress.inner.clone());
             let Some(inner) = inner else { return };
             let mut entry = [PollEntry::socket(&inner.socket, PollEvents::IN)];
             if !matches!(poll(&mut entry, Some(TICK)), Ok(0)) {
-                break;
+                return;
             }
-        }
-        if let Some(progress) = self.progress() {
-            progress.show_frames(tcp, true);
         }
     }
 
@@ -515,9 +520,6 @@ fn follow(stream: &Weak<MovingStream>) {
     };
     if let Some(stream) = stream.upgrade().filter(|_| has_offer) {
         stream.join();
-        if let Some(mut progress) = stream.progress() {
-            progress.has_thread = false;
-        }
     }
     let deadline = Instant::now() + CONFIRM_LIMIT;
     while let Some(stream) = stream.upgrade().filter(|_| has_offer) {
@@ -527,10 +529,9 @@ fn follow(stream: &Weak<MovingStream>) {
         if is_over || head != Head::Nothing {
             nudge(tcp);
             if matches!(head, Head::Frame(_)) {
-                stream.follow_in_loop(tcp);
-            } else if let Some(progress) = stream.progress() {
-                progress.show_frames(tcp, true);
+                stream.follow_in_loop();
             }
+            stream.end_following(tcp);
             return;
         }
         stream.await_head(tcp);
@@ -637,16 +638,40 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_hidden_from_a_loop_unless_the_program_has_set_a_low_water_mark() {
-        let phase = MovePhase::Proved { secret: [7; 16] };
-        for (set, hidden) in [(1, 49), (200, 200)] {
+    fn frames_are_hidden_from_a_loop_while_a_thread_follows() {
+        let proved = MovePhase::Proved { secret: [7; 16] };
+        for phase in [MovePhase::Awaiting, proved] {
             let (tcp, stream, _peer) = connected(phase);
-            set_low_water(tcp.as_fd(), set).unwrap();
             stream.enter_loop();
             stream.enter_loop();
-            assert_eq!(low_water(tcp.as_fd()), Some(hidden));
+            assert_eq!(low_water(tcp.as_fd()), Some(49));
             stream.abandon();
-            assert_eq!(low_water(tcp.as_fd()), i32::try_from(set).ok());
+            assert_eq!(low_water(tcp.as_fd()), Some(1));
+            stream.enter_loop();
+            assert_eq!(low_water(tcp.as_fd()), Some(1), "after {phase:?}");
+        }
+        // The thread ends as the program goes on.
+        let (tcp, stream, mut peer) = connected(proved);
+        stream.enter_loop();
+        let (kind, secret) = (Kind::Confirm, [7; 16]);
+        peer.write_all(&Frame { kind, secret }.encode()).unwrap();
+        tcp.peek(&mut [0]).unwrap();
+        *stream.settled.lock().unwrap() = true;
+        follow(&Arc::downgrade(&stream));
+        stream.enter_loop();
+        assert_eq!(low_water(tcp.as_fd()), Some(1));
+    }
+
+    #[test]
+    fn stream_with_a_low_water_mark_of_the_program_is_not_moved() {
+        let (tcp, _stream, _peer) = connected(MovePhase::Awaiting);
+        set_low_water(tcp.as_fd(), 200).unwrap();
+        let failed = [
+            MovingStream::accepting(tcp.as_fd()).unwrap_err(),
+            MovingStream::connecting(tcp.as_fd()).unwrap_err(),
+        ];
+        for failed in failed {
+            assert!(failed.to_string().contains("SO_RCVLOWAT"), "{failed}");
         }
     }
 

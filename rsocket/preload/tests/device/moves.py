@@ -1,5 +1,6 @@
 """Connections of one host to servers of several processes: `moves.py ADDRESS PART`."""
 
+import errno
 import os
 import select
 import signal
@@ -297,6 +298,34 @@ def segments():
             server.end()
 
 
+def low_water():
+    """A program that sets `SO_RCVLOWAT` before a move: TCP; and during one: refused, as by an rsocket."""
+    mark = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+    listening, name = listener()
+    server = Fork(one_each, listening, 1)
+    with socket.socket() as connection:
+        connection.setsockopt(*mark, 200)
+        connection.connect(name)
+        connection.sendall(b"x" * 300)
+        assert connection.recv(100).endswith(b"x") and is_tcp(connection)
+    server.end()
+    listening, name = listener()
+    connection = socket.create_connection(name)
+    poller = select.epoll()
+    poller.register(connection, select.EPOLLIN)
+    assert poller.poll(0) == []
+    assert connection.getsockopt(*mark) == 1
+    connection.setsockopt(*mark, 1)
+    try:
+        connection.setsockopt(*mark, 200)
+        raise AssertionError("is set")
+    except OSError as error:
+        assert error.errno == errno.ENOTSUP, error
+    server = Fork(one_each, listening, 1)
+    ask(connection, b"moved")
+    server.end()
+
+
 def greets(listening):
     for _ in range(2):
         connection, _ = listening.accept()
@@ -459,6 +488,7 @@ PARTS = {
     "silent": silent,
     "deferred": deferred,
     "segments": segments,
+    "low-water": low_water,
     "greeting": greeting,
     "late": late,
     "user": user,

@@ -49,6 +49,11 @@ fn program_that_limits_segments_moves_or_is_not_waited_for() {
 }
 
 #[test]
+fn program_with_a_low_water_mark_is_not_moved() {
+    part("low-water", "100");
+}
+
+#[test]
 fn greeting_server_moves_before_it_sends() {
     part("greeting", "100");
 }
