@@ -13,6 +13,8 @@ const BROADCOM: u32 = 0x14e4;
 const MARVELL: u32 = 0x1077;
 /// The PCI vendor ID of Emulex, reported by ocrdma.
 const EMULEX: u32 = 0x10df;
+/// The PCI vendor ID of Amazon, reported by efa.
+const AMAZON: u32 = 0x1d0f;
 const SOFTNIC: u32 = 0x02_534e;
 
 fn is_soft_roce(ctx: &Context) -> Result<bool> {
@@ -73,10 +75,21 @@ pub(crate) fn failed_resize_frees_queue(ctx: &Context) -> Result<bool> {
 }
 
 /// Whether the provider unmaps or frees parts of a queue pair before the kernel may refuse to destroy the queue pair
-/// (`siw_destroy_qp`, `ocrdma_destroy_qp`). Of the others:
+/// (`siw_destroy_qp`, `ocrdma_destroy_qp`, `efa_destroy_qp` before rdma-core 48). Of the others:
 /// Assumption: a failed destruction leaves the queue pair as it was.
 pub(crate) fn failed_destroy_frees_queues(ctx: &Context) -> bool {
-    matches!(ctx.vendor_id(), Err(_) | Ok(SOFT_IWARP | EMULEX))
+    matches!(ctx.vendor_id(), Err(_) | Ok(SOFT_IWARP | EMULEX | AMAZON))
+}
+
+/// Whether completions have no `wr_id` of their own: the provider looks it up when polled, in the queue pair that has the number
+/// of the completion's by then (`efa_poll_sub_cq`). After a reset or a destruction, that is another request's.
+pub(crate) fn looks_up_requests_when_polled(ctx: &Context) -> bool {
+    matches!(ctx.vendor_id(), Err(_) | Ok(AMAZON))
+}
+
+/// Whether a receive without elements is accepted, and never completes: `efa_post_recv` writes no descriptor for the receive.
+pub(crate) fn loses_receives_without_elements(ctx: &Context) -> bool {
+    matches!(ctx.vendor_id(), Err(_) | Ok(AMAZON))
 }
 
 /// Whether the provider takes no lock when a completion queue is polled (`qelr_poll_cq`). Of the others: Assumption:
@@ -201,7 +214,7 @@ impl FailedPosts {
                 ..Self::NAMED
             },
             // bnxt_re (Broadcom), efa (Amazon), hns (Huawei).
-            BROADCOM | 0x1d0f | 0x19e5 => Self {
+            BROADCOM | AMAZON | 0x19e5 => Self {
                 complete_is_all_or_none: true,
                 ..Self::NAMED
             },

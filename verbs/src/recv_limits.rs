@@ -20,6 +20,8 @@ pub(crate) struct RecvLimits {
     foreign_addresses: bool,
     /// Whether elements may be no memory at all.
     no_memory: bool,
+    /// Whether a receive has at least one element.
+    needs_element: bool,
 }
 
 impl RecvLimits {
@@ -35,6 +37,7 @@ impl RecvLimits {
             device: pd.context().id(),
             foreign_addresses: !quirk::copies_messages(pd.context()),
             no_memory: true,
+            needs_element: quirk::loses_receives_without_elements(pd.context()),
         }
     }
 
@@ -68,6 +71,9 @@ impl RecvLimits {
         if sges.len() > max_sge as usize {
             return Some(too_many(call, sges.len(), max_sge));
         }
+        if sges.len() == 0 && self.needs_element {
+            return Some(no_element(call));
+        }
         let too_long = sges.too_long(call);
         if too_long.is_some() {
             return too_long;
@@ -90,6 +96,13 @@ impl RecvLimits {
         };
         Some(Error::refused(call, io::ErrorKind::InvalidInput, reason))
     }
+}
+
+#[cold]
+#[inline(never)]
+fn no_element(call: &'static str) -> Error {
+    let reason = "the device's library accepts a receive without bytes, and never completes it; post at least one byte";
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }
 
 #[cold]

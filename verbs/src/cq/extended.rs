@@ -260,7 +260,7 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// errors. `source` reads the sender of a received message, for [`ExtendedCompletion::source`].
     ///
     /// # Safety
-    /// - `create` returns null, with `errno` set, or an extended queue of these attributes, with no other owner. It keeps no
+    /// - `create` returns null, with `errno` set, or an extended queue of the context with these attributes, and no other owner. It keeps no
     ///   pointer to the attributes.
     /// - `source` may be called for the queue while it is polled, positioned on a receive that succeeded. It does not unwind, and
     ///   calls nothing but the provider.

@@ -22,7 +22,8 @@ use crate::{
 ///   from then on until the work is dropped; and those of [`Scatter`](crate::work::Scatter) if the device writes: for
 ///   [`RdmaRead`](VendorOperation::RdmaRead).
 /// - The [`destination`](Self::destination)'s address handle exists until the work is dropped.
-/// - The transport defines the operation with this kind of destination, for queue pairs made for the operation.
+/// - The transport defines the operation with this kind of destination, for queue pairs made for the operation, without inline
+///   data: libefa copies inline data over the memory that an RDMA request names.
 ///
 /// # Examples
 /// A write to a queue pair that the request names:
@@ -97,7 +98,8 @@ pub enum VendorOperation {
     RdmaWrite(RemoteToken),
     /// `ibv_wr_rdma_write_imm`—Writes into this memory of the peer, which consumes a receive with the number.
     RdmaWriteImm(RemoteToken, u32),
-    /// `ibv_wr_rdma_read`—Reads from this memory of the peer.
+    /// `ibv_wr_rdma_read`—Reads from this memory of the peer. The limit of reads in flight
+    /// ([`max_rd_atomic`](crate::qp::Attributes::max_rd_atomic)) is not checked: transports of vendors have none.
     RdmaRead(RemoteToken),
 }
 

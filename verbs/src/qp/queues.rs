@@ -213,6 +213,8 @@ impl<SW, RW> Inner<SW, RW> {
     pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
         let ctx = self.pd.context();
         ctx.check_process("ibv_destroy_qp")?;
+        // SAFETY: the queue pair exists, and nothing else uses the cells, as the caller promises.
+        unsafe { self.check_completions() }?;
         // Before the number is free for another queue pair. A failed call may have freed the number's memory, too.
         let shared = self.shared.as_ref().map(|(srq, _)| (srq, self.qp_num()));
         if let Some((srq, number)) = shared {

@@ -12,6 +12,7 @@ use ibverbs_sys as ffi;
 use super::{
     key, multicast,
     pair::{Completed, QueuePair},
+    queues::Inner,
     state::{Reset, State},
     transport::Transport,
 };
@@ -131,10 +132,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// # Errors
     /// - `ResourceBusy`: a [`Flow`](crate::flow::Flow), a [`MemoryWindow`](crate::MemoryWindow) or a
     ///   [`QpHandle`](crate::qp::QpHandle) needs the queue pair. Drop the dependent object first.
+    /// - `ResourceBusy`: on EFA, requests are in flight. The queue pair is in the error state from then on;
+    ///   [drain](Self::drain) it first. A drop leaks it, with its work.
     /// - `EBUSY`: another object, made by C code, still uses the queue pair.
     ///
     /// The error returns the queue pair, attached to its multicast groups. If `ibv_destroy_qp` fails
-    /// with a provider that frees parts of the queue pair first (Soft-iWARP, ocrdma), the queue
+    /// with a provider that frees parts of the queue pair first (Soft-iWARP, ocrdma, EFA), the queue
     /// pair and its work are leaked, and the error returns `None`.
     ///
     /// # References
@@ -156,6 +159,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let groups = inner.attached.groups();
         match inner.destroy() {
             Ok(()) => Ok(inner.take_leftover()),
+            // A refusal by this crate: nothing has been called.
+            Err(error) if error.raw_os_error().is_none() => {
+                // SAFETY: just taken out of a queue pair of this type.
+                let value = Some(unsafe { Self::from_inner(Arc::new(inner)) });
+                Err(Refused { value, error })
+            }
             Err(error) if quirk::failed_destroy_frees_queues(inner.pd.context()) => {
                 // No call is made with the queue pair any more.
                 #[expect(clippy::mem_forget, reason = "the device may still use it")]
@@ -181,6 +190,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///
     /// # Errors
     /// - `InvalidInput`: the completion queue has no room for the old completions beside new ones.
+    /// - `Unsupported`: the device's library (EFA) would take old completions for those of new requests. Drain and destroy
+    ///   the queue pair, and create another.
     /// - Any error of the device.
     ///
     /// The error returns the queue pair.
@@ -199,6 +210,15 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     }
 
     fn reset(&mut self) -> Result<Leftover<SW, RW>> {
+        if quirk::looks_up_requests_when_polled(self.pd().context()) {
+            let reason = "the device's library would take old completions for those of new requests; \
+                          drain and destroy the queue pair, and create another";
+            return Err(Error::refused(
+                "ibv_modify_qp",
+                io::ErrorKind::Unsupported,
+                reason,
+            ));
+        }
         let mut attr = ffi::ibv_qp_attr::zeroed();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RESET;
         // Old completions, not polled yet, take up entries beside the new ones.
@@ -227,5 +247,38 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.inner().name_receiver(id);
         drop(former);
         Ok(leftover)
+    }
+}
+
+impl<SW, RW> Inner<SW, RW> {
+    /// Refuses the destruction while completions may come, where their requests are [looked
+    /// up](quirk::looks_up_requests_when_polled) in the queue pair; the completions come from the error state.
+    ///
+    /// # Safety
+    /// - As for [`destroy_raw`](Self::destroy_raw).
+    pub(super) unsafe fn check_completions(&self) -> Result<()> {
+        let (send, receive) = self.cells();
+        // SAFETY: nothing else uses the cell, as the caller promises.
+        let sends = unsafe { &*send }.in_flight.len();
+        // SAFETY: as above.
+        let receives = unsafe { &*receive }.in_flight.len();
+        if sends + receives == 0 || !quirk::looks_up_requests_when_polled(self.pd.context()) {
+            return Ok(());
+        }
+        let mut attr = ffi::ibv_qp_attr::zeroed();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE.0;
+        // SAFETY: the queue pair exists, and `attr` is complete. After a failure, the requests stay in flight. Assumption: C keeps
+        // no pointer to the attributes.
+        let _: i32 = unsafe { ffi::ibv_modify_qp(self.raw.as_ptr(), &raw mut attr, mask as i32) };
+        let reason = format!(
+            "{sends} sends and {receives} receives are in flight, and the device's library looks up their completions in the \
+             queue pair; drain it first: poll until all of the work has returned"
+        );
+        Err(Error::refused(
+            "ibv_destroy_qp",
+            io::ErrorKind::ResourceBusy,
+            reason,
+        ))
     }
 }

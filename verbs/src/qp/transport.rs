@@ -105,12 +105,14 @@ pub trait Responder: Routed {}
 ///   requested, and keeps no pointer to the attributes.
 /// - A request, and a receive, has at most one completion, in the completion queue of the attributes, with its `wr_id`. The
 ///   device accesses the memory of a request, and its address handle, only until its completion, the reset or the
-///   destruction of the queue pair.
+///   destruction of the queue pair. This also holds after a reset and a destruction, for completions not polled yet, and in no
+///   other queue pair's name.
+/// - Every receive that a post accepts completes, one without elements too.
 /// - With [`IN_ORDER`](Self::IN_ORDER), a completion of a queue implies that all requests posted to this queue earlier are
 ///   complete, too. Without, nothing is assumed: every request has a completion of its own, in any order.
 ///
 /// # Examples
-/// Unreliable datagrams in place of a card's own transport:
+/// Unreliable datagrams in place of a card's transport:
 /// ```
 /// # let (_fabric, ctx) = doctest::device();
 /// # let (pd, cq) = (&ctx.alloc_pd()?, &ctx.create_cq(16)?);
@@ -118,12 +120,12 @@ pub trait Responder: Routed {}
 /// use verbs::{Init, QueuePair, Reset, Ud, qp::{Attributes, VendorTransport}};
 ///
 /// #[derive(Debug)]
-/// struct Own;
+/// struct Card;
 ///
 /// // SAFETY: a queue pair of UD satisfies the rules, in any order.
-/// unsafe impl VendorTransport for Own {
-///     const NAME: &'static str = "Own";
-///     const CREATE: &'static str = "owndv_create_qp";
+/// unsafe impl VendorTransport for Card {
+///     const NAME: &'static str = "Card";
+///     const CREATE: &'static str = "carddv_create_qp";
 ///     const IN_ORDER: bool = false;
 ///     type Attributes = Ud;
 ///
@@ -138,7 +140,7 @@ pub trait Responder: Routed {}
 ///     }
 /// }
 ///
-/// let qp: QueuePair<Own, Reset> = pd.qp_builder(cq, cq).max_send_wr(8).create()?;
+/// let qp: QueuePair<Card, Reset> = pd.qp_builder(cq, cq).max_send_wr(8).create()?;
 /// let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 0x1234).of_vendor())?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
@@ -155,7 +157,7 @@ pub unsafe trait VendorTransport: Debug + Send + Sync + 'static {
     /// come [from C](crate::qp::Attributes::from_raw).
     type Attributes: Transport;
 
-    /// Creates a queue pair.
+    /// Creates a queue pair of the context.
     ///
     /// # Safety
     /// - The context is open. The objects that the attributes name exist, and are of the context.

@@ -11,6 +11,7 @@ mod completion_counters;
 mod cqs;
 mod descriptors;
 mod domains;
+mod efa;
 mod events;
 mod extended_posting;
 mod failed_resizes;
