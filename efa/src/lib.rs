@@ -42,7 +42,13 @@
 //! # Limits
 //! - `ibv_post_send` of libefa takes sends only; RDMA needs [`send_ops`](verbs::qp::QueuePairBuilder::send_ops), and rdma-core 47
 //!   for writes.
-//! - libefa refuses solicited and fenced requests, inline data of RDMA, and shared receive queues.
+//! - libefa refuses solicited and fenced requests, and shared receive queues.
+//! - RDMA has one element, or the batch fails with `EINVAL`, and no inline data: libefa copies inline data over the memory that an
+//!   RDMA request names. So a [`VendorRequest`](verbs::op::VendorRequest) has none.
+//! - A queue pair cannot be [reset](verbs::QueuePair::to_reset), and is destroyed only when all of its work has returned, as by
+//!   [`drain`](verbs::QueuePair::drain): libefa looks up the request of a completion when polled. A queue pair dropped with work in
+//!   flight is leaked with the work.
+//! - A receive has at least one byte: libefa accepts one without, and never completes it.
 //! - Options of rdma-core after 44, such as service levels and writes without a receive, have no counterpart here.
 
 mod cq;
