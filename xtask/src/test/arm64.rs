@@ -104,7 +104,7 @@ fn require() -> Result<()> {
 const IN_GUEST: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
 
 /// Packages of the guest's root file system.
-const IN_ROOT: [&str; 14] = [
+const IN_ROOT: [&str; 15] = [
     "busybox-static",
     "coreutils",
     "dash",
@@ -116,6 +116,7 @@ const IN_ROOT: [&str; 14] = [
     "libgcc-s1",
     "libibverbs-dev",
     "librdmacm-dev",
+    "mount",
     "rdmacm-utils",
     "sed",
     "util-linux",
