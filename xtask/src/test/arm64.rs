@@ -45,7 +45,7 @@ const TESTS: [&str; 2] = ["simulator", "fuzz"];
 const TESTS_OF_SOFTNIC: [&str; 3] = ["engine", "manager", "verbs_suite"];
 
 /// Parts of the names of softnic's tests that the emulation cannot run.
-pub(super) const NOT_EMULATED: [&str; 7] = [
+pub(super) const NOT_EMULATED: [&str; 8] = [
     // Children of the test program: the kernel cannot start a program for another architecture.
     "device_with_hidden_failures_is_refused",
     "is_fork_initialized",
@@ -53,6 +53,7 @@ pub(super) const NOT_EMULATED: [&str; 7] = [
     "address_in_use_is_reported_with_the_remedy",
     "variables_with_bad_values_are_named_with_the_remedy",
     "panic_for_one_datagram_ends_no_receiving_thread",
+    "datagram_without_a_checksum_is_received",
     // A thread's blocked signals are the emulator's.
     "threads_of_the_crate_block_all_other_signals",
     // The emulator has less address space.
