@@ -296,7 +296,11 @@ impl Run {
             Some(folder) => Root::at(folder)?,
             None => {
                 require_host()?;
-                setup::ensure(&[Group::Guest])?;
+                let groups: &[Group] = match self.backend {
+                    Backend::Qemu => &[Group::Guest, Group::Qemu],
+                    Backend::Auto | Backend::Uml => &[Group::Guest],
+                };
+                setup::ensure(groups)?;
                 Root::of_host()?
             }
         };
