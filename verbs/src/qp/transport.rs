@@ -99,7 +99,7 @@ pub trait Responder: Routed {}
 /// [`VendorRequest`](crate::op::VendorRequest)s, and those of [`op`](crate::op) if the transport is a [`Datagram`].
 ///
 /// # Safety
-/// - [`create`](Self::create) returns null, with `errno` set, or a queue pair made of the attributes, in the state RESET, with
+/// - [`create`](Self::create) returns null, with `errno` set, or a queue pair of the context made of the attributes, in the state RESET, with
 ///   no other owner, for which `ibv_modify_qp`, `ibv_destroy_qp`, `ibv_post_recv` and the functions of the chosen
 ///   `send_ops_flags` are defined. It changes nothing in the attributes but the capacities, to the granted ones, not less than
 ///   requested, and keeps no pointer to the attributes.
