@@ -11,17 +11,17 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::{
+    param::page_size,
+    rand::{GetRandomFlags, getrandom},
+};
 use verbs::{ProtectionDomain, RemoteRegion};
 
 use super::EngineState;
 use crate::proto::SocketId;
 
-/// Page size assumed for addresses of exports.
-pub(crate) const PAGE: usize = 4096;
-
-/// Number of pages addressable by the 32-bit offset of a cookie.
-const PAGES: u64 = 1 << 20;
+/// Bytes addressable by the 32-bit offset of a cookie.
+const ADDRESSABLE: u64 = 1 << 32;
 
 /// Maximum number of recorded recipients of a cookie. Beyond it, any host counts as a recipient.
 const MAX_HOSTS: usize = 64;
@@ -145,8 +145,8 @@ impl EngineState {
     }
 }
 
-/// A random address for `len` bytes at `offset` in their page. Keeps the offset in the page, and
-/// fits into a cookie.
+/// A random address for `len` bytes at `offset` in their page. Keeps the offset in the page of this machine, as registrations
+/// require, and fits into a cookie.
 ///
 /// # Errors
 /// `getrandom(2)` fails.
@@ -156,13 +156,18 @@ pub(crate) fn random_address(offset: usize, len: usize) -> io::Result<u64> {
     if filled < random.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(address(offset, len, u64::from_ne_bytes(random)))
+    Ok(address(
+        offset,
+        len,
+        page_size(),
+        u64::from_ne_bytes(random),
+    ))
 }
 
-fn address(offset: usize, len: usize, random: u64) -> u64 {
-    let pages = (offset % PAGE).saturating_add(len).div_ceil(PAGE) as u64;
-    let first = random % PAGES.saturating_sub(pages).max(1);
-    first * PAGE as u64 + (offset % PAGE) as u64
+fn address(offset: usize, len: usize, page: usize, random: u64) -> u64 {
+    let pages = (offset % page).saturating_add(len).div_ceil(page) as u64;
+    let first = random % (ADDRESSABLE / page as u64).saturating_sub(pages).max(1);
+    first * page as u64 + (offset % page) as u64
 }
 
 #[cfg(test)]
@@ -216,19 +221,21 @@ mod tests {
 
     #[test]
     fn export_address_keeps_page_offset_and_fits_cookie() {
-        let longest = MAX_MESSAGE as usize + PAGE;
-        for (offset, len) in [
-            (0, 1),
-            (8, 8),
-            (4095, 1),
-            (4095, 2),
-            (0, longest),
-            (4095, longest),
-        ] {
-            for random in [0, 1, 12_345, (1 << 20) - 1, 1 << 20, u64::MAX] {
-                let at = address(offset, len, random);
-                assert_eq!(at % 4096, offset as u64);
-                assert!(at + len as u64 <= 1 << 32, "{at:#x} and {len}");
+        for page in [4096, 16_384, 65_536] {
+            let (last, longest) = (page - 1, MAX_MESSAGE as usize + page);
+            for (offset, len) in [
+                (0, 1),
+                (8, 8),
+                (last, 1),
+                (last, 2),
+                (0, longest),
+                (last, longest),
+            ] {
+                for random in [0, 1, 12_345, (1 << 20) - 1, 1 << 20, u64::MAX] {
+                    let at = address(offset, len, page, random);
+                    assert_eq!(at % page as u64, offset as u64);
+                    assert!(at + len as u64 <= 1 << 32, "{at:#x} and {len}");
+                }
             }
         }
     }

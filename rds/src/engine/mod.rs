@@ -35,7 +35,7 @@ use verbs::{
     waiting::{EventFd, Sleep, Standby},
 };
 
-pub(crate) use exports::{Exported, PAGE, random_address};
+pub(crate) use exports::{Exported, random_address};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use state::EngineState;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::io::Errno;
+use rustix::{io::Errno, param::page_size};
 use verbs::{
     RemoteAccess, RemoteRegion,
     mr::{Memory, SharedMemory},
@@ -16,7 +16,7 @@ use verbs::{
 use super::Socket;
 use crate::{
     device::Device,
-    engine::{Exported, PAGE, random_address},
+    engine::{Exported, random_address},
     errno::socket_error,
     proto::wire::{Cookie, MAX_MESSAGE},
 };
@@ -217,14 +217,15 @@ impl Socket {
     ) -> io::Result<Cookie> {
         let device = self.device()?;
         let range = memory.range();
-        let offset = range.cast::<u8>().addr().get() % PAGE;
+        let page = page_size();
+        let offset = range.cast::<u8>().addr().get() % page;
         if range.is_empty() {
             let reason = "memory to export has at least one byte";
             return Err(verbs::Error::from_io(EXPORT, Errno::INVAL)
                 .detail(reason)
                 .into());
         }
-        if (offset + range.len()).next_multiple_of(PAGE) > MAX_MESSAGE as usize + PAGE {
+        if (offset + range.len()).next_multiple_of(page) > MAX_MESSAGE as usize + page {
             let len = range.len();
             let reason = format!("{len} bytes; an export has at most 1 MiB and a page");
             return Err(verbs::Error::from_io(EXPORT, Errno::MSGSIZE)
