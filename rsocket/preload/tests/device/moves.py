@@ -15,7 +15,7 @@ WORKERS = 4
 CLIENTS = 20
 SIZE = 20000
 # Of each process, in seconds.
-LIMIT = 60
+LIMIT = 150
 
 
 def listener(options=()):
