@@ -7,6 +7,13 @@ use verbs::{RemoteToken, WcStatus, op};
 
 use crate::end::{End, QKEY, Work};
 
+/// A sender and its peer, on hosts 1 and 2.
+fn two_ends() -> (Fabric, End, End) {
+    let fabric = Fabric::new();
+    let [sender, peer] = [1, 2].map(|number| End::new(&fabric, number));
+    (fabric, sender, peer)
+}
+
 /// The status of the only request that has completed.
 fn status(end: &mut End) -> WcStatus {
     let done = end.reap(0, 1).done;
@@ -31,9 +38,7 @@ fn assert_sends(sender: &mut End, peer: &mut End) {
 
 #[test]
 fn request_to_a_destroyed_peer_fails_alone() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (fabric, mut sender, mut peer) = two_ends();
     let destroyed = End::new(&fabric, 3);
     let (ah, number) = (sender.to(&destroyed), destroyed.qp.qp_num());
     let _leftover = destroyed.qp.destroy().unwrap();
@@ -44,9 +49,7 @@ fn request_to_a_destroyed_peer_fails_alone() {
 
 #[test]
 fn request_to_a_peer_in_the_error_state_fails_alone() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (fabric, mut sender, mut peer) = two_ends();
     let mut failed = End::new(&fabric, 3);
     failed.receive(1, 64);
     failed.qp.to_error().unwrap();
@@ -58,9 +61,7 @@ fn request_to_a_peer_in_the_error_state_fails_alone() {
 
 #[test]
 fn request_to_a_silent_host_fails_alone() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (fabric, mut sender, mut peer) = two_ends();
     let silent = End::new(&fabric, 3);
     let ah = sender.to(&silent);
     fabric.cut(sender.host(), silent.host());
@@ -71,9 +72,7 @@ fn request_to_a_silent_host_fails_alone() {
 
 #[test]
 fn rdma_beyond_the_rights_of_the_region_fails_alone() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (_fabric, mut sender, mut peer) = two_ends();
     let (ah, number, token) = (sender.to(&peer), peer.qp.qp_num(), peer.memory.token());
     let foreign = RemoteToken {
         rkey: token.rkey ^ 0x5500,
@@ -88,9 +87,7 @@ fn rdma_beyond_the_rights_of_the_region_fails_alone() {
 
 #[test]
 fn message_longer_than_its_receive_fails_on_both_sides() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (_fabric, mut sender, mut peer) = two_ends();
     peer.receive(1, 3);
     let ah = sender.to(&peer);
     sender.send(1, b"four", (&ah, peer.qp.qp_num()));
@@ -101,9 +98,7 @@ fn message_longer_than_its_receive_fails_on_both_sides() {
 
 #[test]
 fn message_longer_than_a_packet_fails_alone() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (_fabric, mut sender, mut peer) = two_ends();
     let ah = sender.to(&peer);
     sender.send(1, &[0; 5000], (&ah, peer.qp.qp_num()));
     assert_eq!(status(&mut sender), WcStatus::LOC_LEN_ERR);
@@ -123,9 +118,7 @@ fn message_without_a_receive_fails_after_its_retries() {
 
 #[test]
 fn full_queue_refuses_until_its_oldest_request_completes() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let mut peer = End::new(&fabric, 2);
+    let (fabric, mut sender, mut peer) = two_ends();
     let mut late = End::new(&fabric, 3);
     peer.receive(64, 8);
     let (first, second) = (sender.to(&late), sender.to(&peer));
@@ -147,9 +140,7 @@ fn full_queue_refuses_until_its_oldest_request_completes() {
 
 #[test]
 fn destruction_returns_requests_in_flight() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let peer = End::new(&fabric, 2);
+    let (_fabric, mut sender, peer) = two_ends();
     let ah = sender.to(&peer);
     for number in 0..3 {
         sender.send(number, b"waits", (&ah, peer.qp.qp_num()));
@@ -160,9 +151,7 @@ fn destruction_returns_requests_in_flight() {
 
 #[test]
 fn requests_of_a_failed_queue_pair_are_flushed() {
-    let fabric = Fabric::new();
-    let mut sender = End::new(&fabric, 1);
-    let peer = End::new(&fabric, 2);
+    let (_fabric, mut sender, peer) = two_ends();
     let ah = sender.to(&peer);
     for number in 0..3 {
         sender.send(number, b"waits", (&ah, peer.qp.qp_num()));
