@@ -20,8 +20,8 @@ pub(crate) struct Shown {
 
 /// Returns the mounts for `paths` in a guest. Paths without a file are left out.
 ///
-/// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`. In a root
-/// that is not `of_host`, all of the paths are mounted.
+/// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`. All
+/// of the paths are mounted in a root that is not `of_host`.
 pub(crate) fn list(paths: impl IntoIterator<Item = PathBuf>, of_host: bool) -> Vec<Shown> {
     let mut mounts = BTreeSet::new();
     for path in paths {

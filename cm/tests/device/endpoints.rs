@@ -160,7 +160,7 @@ fn receive_posted_after_the_end_is_flushed() {
     let ending = thread::spawn(move || passive.disconnect().map(|()| passive));
     active.disconnect().unwrap();
     for mut endpoint in [active, ending.join().unwrap().unwrap()] {
-        // Those posted before.
+        // The receives posted before the end.
         while endpoint.recv_comp().is_ok() {}
         for _ in 0..2 {
             let buf = endpoint.reg_msgs([0; 8]).unwrap();

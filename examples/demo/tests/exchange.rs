@@ -162,7 +162,7 @@ fn demo_builds_without_packages() {
     for output in &outputs {
         assert!(!output.contains("rustc-link-lib"), "{output}");
     }
-    // Those of the three -sys crates run again once a package adds one.
+    // The build scripts of the three -sys crates run again once a package adds a library.
     let again = outputs
         .iter()
         .filter(|text| text.contains("rerun-if-changed=/usr/lib"));

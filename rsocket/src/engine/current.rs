@@ -103,7 +103,8 @@ impl Engine {
 
     /// Ends the engine if it has no socket and no dropped stream with unsent data. The caller has the lock of the engines.
     fn end_if_unused(self: &Arc<Self>) -> bool {
-        // Those of the table and of the engine's thread. The set-up thread, which has none between events, counts as a socket.
+        // References of the table and of the engine's thread. The set-up thread has no reference between events, and counts as a socket
+        // during one.
         const WITHOUT_SOCKETS: usize = 2;
         let is_unused = Arc::strong_count(self) == WITHOUT_SOCKETS && {
             // A dropped stream is counted before its reference ends.
@@ -173,15 +174,15 @@ impl Engine {
     fn end_refused(&self) {
         let is_ended =
             |owner: &IdOwner| matches!(owner, IdOwner::Listening(..) | IdOwner::Connecting(_));
-        let mut owners = self.owners();
-        let ended: Vec<_> = owners.extract_if(|_, owner| is_ended(owner)).collect();
+        let mut table = self.owners();
+        let ended: Vec<_> = table.extract_if(|_, owner| is_ended(owner)).collect();
         let is_failed =
             |owner: &IdOwner| matches!(owner, IdOwner::Accepting(..) | IdOwner::Resolving(..));
-        let failed: Vec<_> = owners
+        let failed: Vec<_> = table
             .iter()
             .filter_map(|(key, owner)| is_failed(owner).then_some(*key))
             .collect();
-        drop(owners);
+        drop(table);
         for key in failed {
             self.ended(key, None);
             self.channel.cancel(key);

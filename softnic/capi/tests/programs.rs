@@ -197,8 +197,8 @@ fn port_has_the_mtu_of_its_interface() {
         wait $server";
     let output = in_namespace(SCRIPT, "");
     assert!(output.contains("1024 (3)"), "{output}");
-    let own = Program::start(addr(46, 2), &[], "ibv_devinfo -v").finish("ibv_devinfo");
-    let output = String::from_utf8_lossy(&own.stdout);
+    let devinfo = Program::start(addr(46, 2), &[], "ibv_devinfo -v").finish("ibv_devinfo");
+    let output = String::from_utf8_lossy(&devinfo.stdout);
     let mut lines = output.lines();
     let active = lines.find(|line| line.contains("active_mtu")).unwrap();
     // The loopback interface of this machine.

@@ -119,19 +119,19 @@ unsafe extern "C" fn efadv_query_device(
         return libc::EINVAL;
     }
     let narrow = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
-    let mut found = efadv_device_attr::zeroed();
-    found.max_sq_wr = MAX_WR;
-    found.max_rq_wr = MAX_WR;
-    found.max_sq_sge = narrow(MAX_SGE);
-    found.max_rq_sge = narrow(MAX_SGE);
-    found.inline_buf_size = narrow(MAX_INLINE);
-    found.device_caps = CAPS;
-    found.max_rdma_size = MAX_RDMA;
-    let known = (len as usize).min(size_of_val(&found));
-    // SAFETY: the caller's place of this length.
+    let mut attributes = efadv_device_attr::zeroed();
+    attributes.max_sq_wr = MAX_WR;
+    attributes.max_rq_wr = MAX_WR;
+    attributes.max_sq_sge = narrow(MAX_SGE);
+    attributes.max_rq_sge = narrow(MAX_SGE);
+    attributes.inline_buf_size = narrow(MAX_INLINE);
+    attributes.device_caps = CAPS;
+    attributes.max_rdma_size = MAX_RDMA;
+    let copied = (len as usize).min(size_of_val(&attributes));
+    // SAFETY: the caller's memory has this length.
     unsafe { ptr::write_bytes(attr.cast::<u8>(), 0, len as usize) };
     // SAFETY: as above, and plain data.
-    unsafe { ptr::copy_nonoverlapping((&raw const found).cast::<u8>(), attr.cast(), known) };
+    unsafe { ptr::copy_nonoverlapping((&raw const attributes).cast::<u8>(), attr.cast(), copied) };
     0
 }
 

@@ -139,7 +139,7 @@ fn packets_without_an_effect_occupy_nothing() {
 }
 
 #[test]
-fn made_up_numbers_of_an_address_exclude_no_other_address() {
+fn forged_numbers_of_an_address_exclude_no_other_address() {
     let mut pair = Pair::connected(QpKind::Srd);
     let qp = pair.hosts[1].qp;
     let mut executed = 0;

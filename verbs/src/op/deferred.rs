@@ -228,9 +228,9 @@ impl Recording<'_> {
     }
 
     pub(crate) fn bind_mw(&mut self, binding: Binding) {
-        let apart = &mut self.deferred.apart;
-        self.request.operation = Operation::BindMw(apart.len());
-        apart.push(Apart::Binding(binding));
+        let list = &mut self.deferred.apart;
+        self.request.operation = Operation::BindMw(list.len());
+        list.push(Apart::Binding(binding));
     }
 
     /// Adds the request.
@@ -316,8 +316,8 @@ impl EmitExtended for Recording<'_> {
 
     #[inline]
     fn vendor_addr(&mut self, address: VendorAddress) {
-        let apart = &mut self.deferred.apart;
-        self.request.destination = Destination::Vendor(apart.len());
-        apart.push(Apart::Address(address));
+        let list = &mut self.deferred.apart;
+        self.request.destination = Destination::Vendor(list.len());
+        list.push(Apart::Address(address));
     }
 }

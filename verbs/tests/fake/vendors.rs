@@ -223,10 +223,10 @@ fn vendor_requests_reach_the_device_with_their_destination() {
         batch.push_vendor(Request { by_call, ..request }).unwrap();
     }
     batch.post().unwrap();
-    // Requests of this crate's are beside them.
+    // A request of `verbs` follows the vendor's.
     let buf = fixture.pd.register_buf(*b"8 bytes!").unwrap();
-    let own = op::SendTo::new(Addressed::new(buf, &ah), QpNum::from_low_bits(5), 6);
-    qp.post(own).unwrap();
+    let send = op::SendTo::new(Addressed::new(buf, &ah), QpNum::from_low_bits(5), 6);
+    qp.post(send).unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
     assert_eq!(sends.len(), 4);
     for send in &sends {

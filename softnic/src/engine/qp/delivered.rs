@@ -43,9 +43,9 @@ pub(super) struct Delivered(BTreeMap<Sender, Numbers>);
 #[derive(Debug)]
 struct Numbers {
     newest: Psn,
-    /// Those executed up to the newest.
+    /// Executed packets up to the newest.
     executed: Bits,
-    /// Those of `executed` that have failed a receive.
+    /// Packets of `executed` that have failed a receive.
     failed: Bits,
     latest: Duration,
 }
