@@ -1,5 +1,6 @@
 //! Attributes of Soft-RoCE, or of any other device present.
 
+use rustix::param::page_size;
 use verbs::{
     attr::{DeviceCaps, GidEntry, GidType, LinkLayer, OdpGeneralCaps, Pkey, PortCaps, PortState},
     device::NodeType,
@@ -36,7 +37,7 @@ fn device_limits_are_reported() {
     assert!(ctx.create_cq(attr.max_cqe()).is_ok());
     assert!(ctx.create_cq(attr.max_cqe() + 1).is_err());
     let pd = ctx.alloc_pd().unwrap();
-    let registered = pd.register(Mapping::new(4096).unwrap()).on_demand();
+    let registered = pd.register(Mapping::new(page_size()).unwrap()).on_demand();
     assert_eq!(
         attr.odp_caps().general.contains(OdpGeneralCaps::SUPPORT),
         registered.create_buf().is_ok(),

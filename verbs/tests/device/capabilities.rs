@@ -4,6 +4,7 @@
 use std::{env, fmt::Write, fs};
 
 use ibverbs_sys as ffi;
+use rustix::param::page_size;
 use verbs::{
     QueuePair, RemoteAccess, Reset,
     attr::DeviceCaps,
@@ -35,7 +36,7 @@ fn prefetches(fixture: &Fixture) -> bool {
     if paging(fixture).is_none() {
         return false;
     }
-    let memory = fixture.pd.register(Mapping::new(4096).unwrap());
+    let memory = fixture.pd.register(Mapping::new(page_size()).unwrap());
     let memory = memory.on_demand().create_buf().unwrap();
     fixture.pd.advise(&memory, Advice::PREFETCH, true).is_ok()
 }

@@ -3,11 +3,14 @@
 
 use std::io::ErrorKind;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    param::page_size,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use verbs::{Buf, QueuePair, Reset, Rts, SharedReceiveQueue, cq::Notify, op};
 
 use crate::{
-    limited_calls::{self, CALLS, PAGE},
+    limited_calls::{self, CALLS},
     loopback::Fixture,
     memory::exchange,
 };
@@ -111,7 +114,7 @@ fn calls_under_a_shrinking_address_space_leave_the_objects_working() {
         let succeeded = limited_calls::make(&fixture, |calls| {
             let limit = match pages {
                 0 => 1 << 20,
-                _ => (mapped_pages() + pages) * PAGE as u64,
+                _ => (mapped_pages() + pages) * page_size() as u64,
             };
             with_address_space(limit, calls)
         });

@@ -8,13 +8,14 @@ use std::{
 
 use libc::c_void;
 use rustix::{
+    param::page_size,
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CapabilitySet, capabilities, set_capabilities},
 };
 use verbs::{RemoteAccess, WcStatus, mr::RawMemory};
 
 use crate::{
-    limited_calls::{self, CALLS, PAGE},
+    limited_calls::{self, CALLS},
     loopback::Fixture,
     memory::write,
 };
@@ -71,7 +72,7 @@ fn calls_under_a_shrinking_limit_of_locked_memory_leave_the_objects_working() {
     let fixture = Fixture::new();
     for pages in [1000, 50, 40, 39, 38, 33, 32, 8, 7, 6, 5, 3, 2, 1, 0] {
         let succeeded = limited_calls::make(&fixture, |calls| {
-            with_locked_memory(pinned() + pages * PAGE as u64, calls)
+            with_locked_memory(pinned() + pages * page_size() as u64, calls)
         });
         // Soft-RoCE's queues are not counted: only registrations fail.
         assert_eq!(succeeded[..CALLS - 4], [true; CALLS - 4], "{pages} pages");
@@ -93,7 +94,7 @@ unsafe fn map(at: *mut c_void) -> NonNull<u8> {
     let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
     // SAFETY: unused addresses picked by the kernel, or those of the caller.
-    let start = unsafe { libc::mmap(at, PAGE, access, flags, -1, 0) };
+    let start = unsafe { libc::mmap(at, page_size(), access, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     NonNull::new(start.cast()).unwrap()
 }
@@ -106,16 +107,17 @@ fn memory_mapped_at_the_address_of_registered_pages_is_not_accessed() {
     // SAFETY: a new page.
     let start = unsafe { map(ptr::null_mut()) };
     // SAFETY: nothing else uses the page.
-    let memory = unsafe { RawMemory::new(NonNull::slice_from_raw_parts(start, PAGE)) };
+    let memory = unsafe { RawMemory::new(NonNull::slice_from_raw_parts(start, page_size())) };
     let region = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
     let region = region.create().unwrap();
     // SAFETY: this process does not access the region any more.
     let other = unsafe { map(start.as_ptr().cast()) };
     assert_eq!(write(&fixture, &mut cq, &region), WcStatus::SUCCESS);
     // SAFETY: mapped above, and used by nothing else.
-    let bytes = unsafe { slice::from_raw_parts(other.as_ptr(), PAGE) };
+    let bytes = unsafe { slice::from_raw_parts(other.as_ptr(), page_size()) };
     assert!(bytes.iter().all(|byte| *byte == 0));
     drop(region);
     // SAFETY: mapped above, without references.
-    assert_eq!(unsafe { libc::munmap(other.as_ptr().cast(), PAGE) }, 0);
+    let unmapped = unsafe { libc::munmap(other.as_ptr().cast(), page_size()) };
+    assert_eq!(unmapped, 0);
 }

@@ -174,9 +174,9 @@ fn traffic_by_address(fixture: &Fixture, region: &RemoteRegion) {
 #[test]
 fn iova_of_region_is_accepted_in_requests() {
     let fixture = Fixture::new();
-    let chosen = writable(&fixture).iova(0x5000).create().unwrap();
+    let chosen = writable(&fixture).iova(0x5_0000).create().unwrap();
     traffic_by_address(&fixture, &chosen);
-    let refused = writable(&fixture).iova(0x5001).create().unwrap_err();
+    let refused = writable(&fixture).iova(0x5_0001).create().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
     assert_eq!(refused.value.len(), 8192);
 }

@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 
+use rustix::param::page_size;
 use verbs::{
     Buf, Completed, Init, QueuePair, RemoteAccess, RemoteRegion, Reset, Rtr, Rts,
     SharedReceiveQueue, Ud, WcStatus,
@@ -18,8 +19,10 @@ use crate::{
     memory::{exchange, write},
 };
 
-/// Two pages.
-const LEN: usize = 8192;
+/// Two pages, in bytes.
+fn len_of_pages() -> usize {
+    2 * page_size()
+}
 
 /// The device's capabilities, `None` without paging.
 pub(crate) fn paging(fixture: &Fixture) -> Option<OdpCaps> {
@@ -27,16 +30,16 @@ pub(crate) fn paging(fixture: &Fixture) -> Option<OdpCaps> {
     if caps.general.contains(OdpGeneralCaps::SUPPORT) {
         return Some(caps);
     }
-    let memory = Mapping::new(LEN).unwrap();
+    let memory = Mapping::new(len_of_pages()).unwrap();
     let refused = fixture.pd.register(memory).on_demand().create_buf();
-    assert_eq!(refused.unwrap_err().value.len(), LEN);
+    assert_eq!(refused.unwrap_err().value.len(), len_of_pages());
     None
 }
 
 /// Whether the device accesses a page at the right place. Soft-RoCE of Linux 7.2 accesses the start of the page instead
 /// (`rxe_odp_mr_copy`).
 pub(crate) fn keeps_offsets(fixture: &Fixture) -> bool {
-    let memory = fixture.pd.register(Mapping::new(LEN).unwrap());
+    let memory = fixture.pd.register(Mapping::new(len_of_pages()).unwrap());
     let memory = memory.on_demand().remote(RemoteAccess::WRITE);
     let region = memory.create().unwrap();
     let mut cq = fixture.cq(16);
@@ -49,7 +52,11 @@ pub(crate) fn keeps_offsets(fixture: &Fixture) -> bool {
 
 /// Length of a message that the device takes from the right places: several packets, or one at the start of a page.
 fn message_len(fixture: &Fixture) -> usize {
-    if keeps_offsets(fixture) { LEN } else { 1000 }
+    if keeps_offsets(fixture) {
+        len_of_pages()
+    } else {
+        1000
+    }
 }
 
 /// Fails with the first byte of `memory` that is not `expected`.
@@ -69,7 +76,7 @@ fn evict(memory: &mut [u8]) {
 }
 
 fn paged(fixture: &Fixture) -> Buf {
-    let memory = Mapping::new(LEN).unwrap();
+    let memory = Mapping::new(len_of_pages()).unwrap();
     fixture
         .pd
         .register(memory)
@@ -83,7 +90,7 @@ fn paged(fixture: &Fixture) -> Buf {
 fn memory_that_shares_a_page_is_not_paged_beside_its_neighbour() {
     let fixture = Fixture::new();
     let Some(_) = paging(&fixture) else { return };
-    let page = || Mapping::new(4096).unwrap();
+    let page = || Mapping::new(page_size()).unwrap();
     if fixture.is_soft_roce() {
         let refused = fixture.pd.register(vec![0xaa; 64]).on_demand().create_buf();
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::Unsupported);
@@ -117,7 +124,7 @@ fn message_into_evicted_pages_arrives() {
     let (mut from, mut to) = (paged(&fixture), paged(&fixture));
     for round in 1..=3 {
         evict(&mut to);
-        from.set_len(LEN);
+        from.set_len(len_of_pages());
         evict(&mut from);
         from.fill(round);
         from.set_len(len);
@@ -131,7 +138,7 @@ fn odp_rc_mixed_mr() {
     let fixture = Fixture::new();
     let Some(_) = paging(&fixture) else { return };
     let len = message_len(&fixture);
-    let pinned = || fixture.pd.alloc_buf(LEN).unwrap();
+    let pinned = || fixture.pd.alloc_buf(len_of_pages()).unwrap();
     for (mut from, mut to) in [(paged(&fixture), pinned()), (pinned(), paged(&fixture))] {
         from.fill(3);
         to.fill(0);
@@ -239,9 +246,13 @@ fn odp_qp_ex_rc_atomic_write() {
     let numbers = [b.qp_num(), a.qp_num()];
     let mut a = fixture.bring_up(a, numbers[0]);
     let _b = fixture.bring_up(b, numbers[1]);
-    let memory = fixture.pd.register(Mapping::new(LEN).unwrap()).on_demand();
+    let memory = fixture
+        .pd
+        .register(Mapping::new(len_of_pages()).unwrap())
+        .on_demand();
     let region = memory.remote(RemoteAccess::WRITE).create().unwrap();
-    let to = region.token().slice(4096..4104).unwrap();
+    let second = page_size() as u64;
+    let to = region.token().slice(second..second + 8).unwrap();
     let work = fixture.pd.register_buf(*b"kept").unwrap();
     let mut batch = a.extended_batch().unwrap();
     assert!(
@@ -252,7 +263,7 @@ fn odp_qp_ex_rc_atomic_write() {
     batch.post().map_err(|refused| refused.error).unwrap();
     let wc = cq.wait(crate::windows::TEST_TIMEOUT).unwrap().next();
     wc.expect("nothing has completed").ok().unwrap();
-    assert_eq!(region.load(4096).to_ne_bytes(), *b"at once!");
+    assert_eq!(region.load(page_size()).to_ne_bytes(), *b"at once!");
 }
 
 #[test]
@@ -262,7 +273,10 @@ fn peer_accesses_evicted_pages() {
     let needed = OdpTransportCaps::WRITE | OdpTransportCaps::READ | OdpTransportCaps::ATOMIC;
     assert!(caps.rc.contains(needed), "{caps:?}");
     let access = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
-    let registration = fixture.pd.register(Mapping::new(LEN).unwrap()).on_demand();
+    let registration = fixture
+        .pd
+        .register(Mapping::new(len_of_pages()).unwrap())
+        .on_demand();
     let region: RemoteRegion = registration.remote(access).create().unwrap();
     let mut cq = fixture.cq(16);
     let (mut a, _b): (QueuePair<verbs::Rc, Rts, Buf>, QueuePair<verbs::Rc, Rts>) =
@@ -274,8 +288,9 @@ fn peer_accesses_evicted_pages() {
             _ => unreachable!("nothing is received"),
         }
     };
-    let number = region.token().slice(4096..4104).unwrap();
-    region.write(4096, &40_u64.to_ne_bytes());
+    let second = page_size() as u64;
+    let number = region.token().slice(second..second + 8).unwrap();
+    region.write(page_size(), &40_u64.to_ne_bytes());
     let work = fixture.pd.register_buf([0; 8]).unwrap();
     a.post(op::FetchAdd::new(work, number, 2)).unwrap();
     let mut work = complete(&mut a);

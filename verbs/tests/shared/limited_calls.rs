@@ -1,5 +1,6 @@
 //! Calls under a limit of the process: each fails at one limit or the other, in the kernel or in the provider.
 
+use rustix::param::page_size;
 use verbs::{
     Buf, QueuePair, RemoteAccess, Reset, SharedReceiveQueue,
     mr::{Mapping, PoolBuf},
@@ -7,9 +8,6 @@ use verbs::{
 };
 
 use crate::{loopback::Fixture, memory::exchange};
-
-/// Bytes of a page of the guests' processors.
-pub(crate) const PAGE: usize = 4096;
 
 /// Number of the calls.
 pub(crate) const CALLS: usize = 13;
@@ -31,12 +29,13 @@ pub(crate) fn make(
     let succeeded = limited(Box::new(|| {
         let another: Result<QueuePair<verbs::Rc, Reset>, _> = fixture.builder(&cq, 16).create();
         let receives: Result<SharedReceiveQueue, _> = fixture.pd.create_srq(64, 1);
-        let memory = |pages| Mapping::new(pages * PAGE).map_err(|_| ());
+        let page = page_size();
+        let memory = |pages| Mapping::new(pages * page).map_err(|_| ());
         let buf = memory(2).and_then(|it| fixture.pd.register(it).create_buf().map_err(|_| ()));
-        let remote = fixture.pd.alloc_remote(5 * PAGE, RemoteAccess::WRITE);
+        let remote = fixture.pd.alloc_remote(5 * page, RemoteAccess::WRITE);
         let pool: Result<Vec<PoolBuf>, _> = fixture
             .pd
-            .alloc_pool(32, PAGE)
+            .alloc_pool(32, page)
             .map(|pool| (0..32).filter_map(|_| pool.try_take()).collect());
         [
             another.is_ok(),

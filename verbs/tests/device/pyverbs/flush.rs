@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use rustix::param::page_size;
 use verbs::{
     Buf, Completed, CompletionQueue, Init, QueuePair, RemoteAccess, RemoteRegion, Reset, Rtr, Rts,
     WcStatus,
@@ -36,7 +37,7 @@ impl Link {
     fn with(fixture: Fixture, is_paged: bool) -> Option<Self> {
         let cq = fixture.cq(16);
         let caps = fixture.ctx.query_device().unwrap().caps();
-        let memory = fixture.pd.register(Mapping::new(4096).unwrap());
+        let memory = fixture.pd.register(Mapping::new(page_size()).unwrap());
         let memory = match is_paged {
             true => memory.on_demand(),
             false => memory,
