@@ -10,6 +10,9 @@ use verbs::{
 
 use crate::Srd;
 
+/// Maximum number of elements of RDMA: a descriptor of libefa has one (`EFA_IO_TX_DESC_NUM_RDMA_BUFS`).
+const MAX_SGE: u32 = 1;
+
 /// A queue pair, and its Q_Key.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
@@ -24,7 +27,7 @@ impl Peer {
 }
 
 /// `ibv_wr_rdma_write`, `ibv_wr_rdma_write_imm` with `ibv_wr_set_ud_addr`—Writes into the memory of a peer, where the device has
-/// [writes](crate::DeviceCaps::RDMA_WRITE).
+/// [writes](crate::DeviceCaps::RDMA_WRITE). A batch refuses work of several elements.
 ///
 /// ```
 /// # use verbs::ah::{AddressVector, Addressed};
@@ -94,10 +97,14 @@ unsafe impl<W: DatagramWork> VendorRequest for WriteTo<W> {
     fn into_work(self) -> W {
         self.work
     }
+
+    fn max_sge(&self) -> Option<u32> {
+        Some(MAX_SGE)
+    }
 }
 
 /// `ibv_wr_rdma_read` with `ibv_wr_set_ud_addr`—Reads from the memory of a peer, where the device has
-/// [reads](crate::DeviceCaps::RDMA_READ).
+/// [reads](crate::DeviceCaps::RDMA_READ). A batch refuses work of several elements.
 #[derive(Clone, Debug)]
 #[must_use = "post it"]
 pub struct ReadFrom<W> {
@@ -134,5 +141,9 @@ unsafe impl<W: Scatter + HasAddress> VendorRequest for ReadFrom<W> {
 
     fn into_work(self) -> W {
         self.work
+    }
+
+    fn max_sge(&self) -> Option<u32> {
+        Some(MAX_SGE)
     }
 }

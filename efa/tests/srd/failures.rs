@@ -2,8 +2,14 @@
 
 use std::io::ErrorKind;
 
+use efa::{ReadFrom, Srd, WriteTo};
 use softnic::Fabric;
-use verbs::{RemoteToken, WcStatus, op};
+use verbs::{
+    Buf, RemoteToken, WcStatus,
+    ah::Addressed,
+    op::{self, SendOps, VendorDestination, VendorOperation, VendorRequest},
+    work::SgeList,
+};
 
 use crate::end::{End, QKEY, Work};
 
@@ -162,4 +168,68 @@ fn requests_of_a_failed_queue_pair_are_flushed() {
         done.iter()
             .all(|(_, result)| *result == Err(WcStatus::WR_FLUSH_ERR))
     );
+}
+
+/// Work of two elements.
+type Pair = Addressed<(Buf, Buf)>;
+
+/// A write without libefa's limit of elements.
+struct Unlimited(WriteTo<Pair>);
+
+// SAFETY: as for the write, but for the number of elements, which softnic checks.
+unsafe impl VendorRequest for Unlimited {
+    type Transport = Srd;
+    type Work = Pair;
+
+    fn operation(&self) -> VendorOperation {
+        self.0.operation()
+    }
+
+    fn destination(&self) -> VendorDestination<'_> {
+        self.0.destination()
+    }
+
+    fn gather(&self, list: &mut SgeList) {
+        self.0.gather(list);
+    }
+
+    fn into_work(self) -> Pair {
+        self.0.into_work()
+    }
+}
+
+/// A batch with such a request would fail as a whole, with the requests before it.
+#[test]
+fn rdma_with_several_elements_is_refused_before_it_is_posted() {
+    let (_fabric, sender, peer) = two_ends();
+    let (ah, number, token) = (sender.to(&peer), peer.qp.qp_num(), peer.memory.token());
+    let ops = SendOps::SEND | SendOps::RDMA_READ | SendOps::RDMA_WRITE;
+    let builder = sender.pd.qp_builder::<Srd>(&sender.cq, &sender.cq);
+    let builder = builder.send_ops(ops).max_send_sge(2).max_send_wr(4);
+    let qp = builder.create_for::<Pair, Buf>().unwrap();
+    let mut qp = efa::bring_up(qp, 1, QKEY).unwrap();
+    let buf = || sender.pd.register_buf(*b"half").unwrap();
+    let pair = || Addressed::new((buf(), buf()), &ah);
+
+    let mut batch = qp.extended_batch().unwrap();
+    let write = WriteTo::new(pair(), token, number, QKEY);
+    let refused = batch.push_vendor(write).unwrap_err();
+    let text = "2 elements, and the device allows 1 for this operation; post more requests";
+    assert!(
+        refused.error.to_string().contains(text),
+        "{}",
+        refused.error
+    );
+    let read = ReadFrom::new(refused.value.into_work(), token, number, QKEY);
+    let refused = batch.push_vendor(read).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    let send = op::SendTo::new(refused.value.into_work(), number, QKEY);
+    batch.push(send).unwrap();
+    batch.post().unwrap();
+
+    let mut batch = qp.extended_batch().unwrap();
+    let write = WriteTo::new(pair(), token, number, QKEY);
+    batch.push_vendor(Unlimited(write)).unwrap();
+    let refused = batch.post().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
 }

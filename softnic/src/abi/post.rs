@@ -263,6 +263,10 @@ pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest,
     if is_atomic && !qp.device.port.card().is_none_or(Card::has_atomics) {
         return Err(libc::EINVAL);
     }
+    // As libefa, whose descriptor of an RDMA request has one element (`EFA_IO_TX_DESC_NUM_RDMA_BUFS`).
+    if qp.is_datagram() && posted.remote.is_some() && posted.sges.len() > 1 {
+        return Err(libc::EINVAL);
+    }
     let has = |flag: flags| posted.flags & flag.0 != 0;
     let destination = posted.datagram.filter(|_| qp.is_datagram());
     let destination = destination.map(|(ah, qp, qkey)| {

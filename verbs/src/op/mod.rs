@@ -99,6 +99,12 @@ mod sealed {
             u64::MAX
         }
 
+        /// Maximum number of elements, where the transport has fewer for the operation than for others.
+        #[inline]
+        fn max_sge(&self) -> Option<u32> {
+            None
+        }
+
         /// The flags chosen by the caller.
         fn flags(&self) -> ffi::ibv_send_flags;
 

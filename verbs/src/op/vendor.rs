@@ -84,6 +84,12 @@ pub unsafe trait VendorRequest {
     fn is_signaled(&self) -> bool {
         true
     }
+
+    /// Maximum number of elements, where the device has fewer for this operation than `max_send_sge` of the queue pair. A
+    /// request with more is refused when it is added to a batch.
+    fn max_sge(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The operation of a [`VendorRequest`].
@@ -184,6 +190,10 @@ impl<R: VendorRequest> Parts for Vendor<R> {
     fn remote_len(&self) -> u64 {
         let remote = self.0.operation().remote();
         remote.map_or(u64::MAX, |token| token.len)
+    }
+
+    fn max_sge(&self) -> Option<u32> {
+        self.0.max_sge()
     }
 
     fn flags(&self) -> ffi::ibv_send_flags {

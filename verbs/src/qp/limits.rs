@@ -59,6 +59,10 @@ impl Limits {
             Some(refusal::no_reads(call))
         } else if sges.len() > max_sge as usize {
             Some(refusal::elements(call, sges.len(), max_sge))
+        } else if let Some(limit) = request.max_sge()
+            && sges.len() > limit as usize
+        {
+            Some(refusal::elements_of_operation(call, sges.len(), limit))
         } else if R::INLINE && sges.bytes() > u64::from(self.max_inline) {
             Some(refusal::inline(call, sges.bytes(), self.max_inline))
         } else if let Some(bytes) = R::EXACTLY

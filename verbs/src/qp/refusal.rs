@@ -25,6 +25,15 @@ pub(super) fn elements(call: &'static str, found: usize, limit: u32) -> Error {
 
 #[cold]
 #[inline(never)]
+pub(super) fn elements_of_operation(call: &'static str, found: usize, limit: u32) -> Error {
+    let reason = format!(
+        "{found} elements, and the device allows {limit} for this operation; post more requests"
+    );
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
 pub(super) fn inline(call: &'static str, found: u64, limit: u32) -> Error {
     let reason = format!(
         "{found} bytes inline, and the queue pair was made for {limit}; raise `max_inline_data`"
