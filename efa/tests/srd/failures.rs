@@ -134,7 +134,7 @@ fn full_queue_refuses_until_its_oldest_request_completes() {
     }
     assert_eq!(sender.reap(0, 63).done.len(), 63);
     let buf = sender.pd.register_buf(*b"one more").unwrap();
-    let work = Work::new(verbs::ah::Addressed::new(buf, &second), 64);
+    let work = Work::new(Addressed::new(buf, &second), 64);
     let send = op::SendTo::new(work, peer.qp.qp_num(), QKEY);
     let refused = sender.qp.post(send).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
