@@ -3,10 +3,10 @@
 use std::{net::IpAddr, time::Duration};
 
 use verbs::{
-    Buf, CompletionQueue, Gid, Init, QueuePair, Rtr, Rts, Uc, Ud,
+    Buf, CompletionQueue, Gid, Init, QueuePair, Reset, Rtr, Rts, SharedReceiveQueue, Uc, Ud,
     ah::{Addressed, GRH_LEN},
     op,
-    qp::{Attributes, Psn},
+    qp::{Attributes, Psn, QpNum},
     work::With,
 };
 
@@ -97,38 +97,45 @@ fn ah_without_route_names_the_address() {
     assert!(err.to_string().contains("dlid: 7"), "{err}");
 }
 
-#[test]
-fn uc_messages_arrive() {
+/// Connects a queue pair of unreliable connections.
+fn bring_up_uc(fixture: &Fixture, qp: QueuePair<Uc, Reset>, peer: QpNum) -> QueuePair<Uc, Rts> {
+    let psn = Psn::from_low_bits(77);
+    let qp = qp.to_init(&Attributes::<Uc, Init>::new(1)).unwrap();
+    let rtr = Attributes::<Uc, Rtr>::new(&fixture.address_vector(), peer, psn);
+    let qp = qp.to_rtr(&rtr).unwrap();
+    qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
+}
+
+/// Exchanges a message between two queue pairs, the second with receives of a shared queue if `is_shared`.
+fn exchange_over_uc(is_shared: bool) {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
-    let psn = Psn::from_low_bits(77);
-    let make = || fixture.pd.qp_builder::<Uc>(&cq, &cq).create().unwrap();
-    let (a, b) = (make(), make());
-    let (a_num, b_num) = (a.qp_num(), b.qp_num());
-    let up = |qp: QueuePair<Uc, verbs::Reset>, peer| {
-        let qp = qp.to_init(&Attributes::<Uc, Init>::new(1)).unwrap();
-        let qp = qp
-            .to_rtr(&Attributes::<Uc, Rtr>::new(
-                &fixture.address_vector(),
-                peer,
-                psn,
-            ))
-            .unwrap();
-        qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
+    let builder = || fixture.pd.qp_builder::<Uc>(&cq, &cq);
+    let a = builder().create().unwrap();
+    let b = match is_shared {
+        true => builder().srq(&srq).create().unwrap(),
+        false => builder().create().unwrap(),
     };
-    let (mut a, mut b) = (up(a, b_num), up(b, a_num));
-    b.post_recv(fixture.pd.alloc_buf(16).unwrap()).unwrap();
-    a.post(op::Send::new(
-        fixture.pd.register_buf(*b"unreliable").unwrap(),
-    ))
-    .unwrap();
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let mut a = bring_up_uc(&fixture, a, b_num);
+    let mut b = bring_up_uc(&fixture, b, a_num);
+    let buf = fixture.pd.alloc_buf(16).unwrap();
+    match is_shared {
+        true => srq.post(buf).unwrap(),
+        false => b.post_recv(buf).unwrap(),
+    }
+    let message = fixture.pd.register_buf(*b"unreliable").unwrap();
+    a.post(op::Send::new(message)).unwrap();
     let mut received = None;
     while received.is_none() {
         let completions = cq.wait(TEST_TIMEOUT).unwrap();
         assert!(completions.len() > 0, "the message was lost");
         for wc in completions {
             wc.ok().unwrap();
-            if wc.is_receive() {
+            if wc.qp_id() == srq.id() {
+                received = Some(srq.complete(wc).unwrap().received().unwrap().to_vec());
+            } else if wc.is_receive() {
                 let Ok(verbs::Completed::Receive(done)) = b.complete(wc) else {
                     unreachable!()
                 };
@@ -137,6 +144,16 @@ fn uc_messages_arrive() {
         }
     }
     assert_eq!(received.unwrap(), b"unreliable");
+}
+
+#[test]
+fn uc_messages_arrive() {
+    exchange_over_uc(false);
+}
+
+#[test]
+fn uc_messages_arrive_in_receives_of_a_shared_queue() {
+    exchange_over_uc(true);
 }
 
 #[test]
