@@ -7,16 +7,9 @@
     reason = "how a build script talks to cargo"
 )]
 
-#[cfg(feature = "bindgen")]
-mod headers;
-mod library;
 mod script;
-mod stub;
 
-use library::LibrarySpec;
-use script::Script;
-use std::env;
-use std::path::PathBuf;
+use script::{LibrarySpec, Script};
 use std::process::ExitCode;
 
 const EFA: LibrarySpec = LibrarySpec {
@@ -28,25 +21,18 @@ const EFA: LibrarySpec = LibrarySpec {
 };
 
 fn main() -> ExitCode {
-    // efadv.h includes verbs.h: use the file read by ibverbs-sys.
-    let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys sets the folder of verbs.h");
     Script {
         spec: EFA,
         newer: &[],
-        regenerate,
+        #[cfg(feature = "bindgen")]
+        select,
     }
-    .run(env::split_paths(&verbs))
-}
-
-#[cfg(not(feature = "bindgen"))]
-fn regenerate(_: &[PathBuf]) -> Option<String> {
-    None
+    .run()
 }
 
 #[cfg(feature = "bindgen")]
-fn regenerate(include: &[PathBuf]) -> Option<String> {
-    let builder = headers::builder(include)?
+fn select(builder: bindgen::Builder) -> bindgen::Builder {
+    builder
         .allowlist_file(r".*/infiniband/efadv\.h")
-        .no_copy("efadv_cq");
-    Some(headers::generate(builder))
+        .no_copy("efadv_cq")
 }

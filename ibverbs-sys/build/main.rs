@@ -7,15 +7,9 @@
     reason = "a build script communicates with cargo on standard output"
 )]
 
-#[cfg(feature = "bindgen")]
-mod headers;
-mod library;
 mod script;
-mod stub;
 
-use library::LibrarySpec;
-use script::Script;
-use std::path::PathBuf;
+use script::{LibrarySpec, Script};
 use std::process::ExitCode;
 
 const IBVERBS: LibrarySpec = LibrarySpec {
@@ -50,18 +44,14 @@ fn main() -> ExitCode {
     Script {
         spec: IBVERBS,
         newer: NEWER,
-        regenerate,
+        #[cfg(feature = "bindgen")]
+        select,
     }
-    .run([])
-}
-
-#[cfg(not(feature = "bindgen"))]
-fn regenerate(_: &[PathBuf]) -> Option<String> {
-    None
+    .run()
 }
 
 #[cfg(feature = "bindgen")]
-fn regenerate(include: &[PathBuf]) -> Option<String> {
+fn select(builder: bindgen::Builder) -> bindgen::Builder {
     /// Handles and events, destroyed or acknowledged exactly once: no `Copy`.
     const LINEAR: &str = "ibv_(context|device|pd|td|xrcd|mr|mw|dm|dmah|buf|cq|cq_ex|comp_channel|\
         comp_cntr|qp|qp_ex|srq|wq|rwq_ind_table|ah|flow|flow_action|counters|async_event)|\
@@ -78,12 +68,11 @@ fn regenerate(include: &[PathBuf]) -> Option<String> {
     /// Written in Rust, in `gid.rs` and `names.rs`.
     const OURS: &str = "ibv_gid(__.*)?|ETHERNET_LL_SIZE";
 
-    let builder = headers::builder(include)?
+    builder
         .allowlist_file(r".*/infiniband/(verbs|verbs_api|ib_user_ioctl_verbs|sa|tm_types)\.h")
         .blocklist_item(HIDDEN)
         .blocklist_item(KERNEL)
         .blocklist_item(OURS)
         .bitfield_enum(FLAGS)
-        .no_copy(LINEAR);
-    Some(headers::generate(builder))
+        .no_copy(LINEAR)
 }

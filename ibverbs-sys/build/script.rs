@@ -1,7 +1,16 @@
 //! Common part of the build scripts: finds the library and writes `bindings.rs` to `OUT_DIR`.
 
-use crate::library::{self, Found, LibrarySpec};
-use crate::stub;
+#[cfg(feature = "bindgen")]
+#[path = "headers.rs"]
+mod headers;
+#[path = "library.rs"]
+mod library;
+#[path = "stub.rs"]
+mod stub;
+
+pub(crate) use library::LibrarySpec;
+
+use library::Found;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
@@ -13,13 +22,14 @@ pub(crate) struct Script {
     /// Items newer than rdma-core 39: a cfg, and the text in the bindings by which to detect the item, with or without
     /// rustfmt.
     pub newer: &'static [(&'static str, &'static str)],
-    /// Generates bindings from the headers; `None` without a working libclang.
-    pub regenerate: fn(&[PathBuf]) -> Option<String>,
+    /// Selects the items of the headers.
+    #[cfg(feature = "bindgen")]
+    pub select: fn(bindgen::Builder) -> bindgen::Builder,
 }
 
 impl Script {
-    /// Runs the build script. `include` has additional folders for headers included by the library's.
-    pub(crate) fn run(&self, include: impl IntoIterator<Item = PathBuf>) -> ExitCode {
+    /// Runs the build script.
+    pub(crate) fn run(&self) -> ExitCode {
         for path in ["build", "wrapper.h", "src/bindings.rs"] {
             println!("cargo::rerun-if-changed={path}");
         }
@@ -33,8 +43,10 @@ impl Script {
         let stub = is_cross() && library::has_headers_only(&self.spec) && stub::is_enabled();
         match library::find(&self.spec, !is_loaded() && !stub) {
             Ok(mut found) => {
-                found.include.splice(0..0, include);
-                self.write(&found, (self.regenerate)(&found.include));
+                // Headers of other libraries include verbs.h: the file read by ibverbs-sys.
+                let verbs = env::var_os("DEP_IBVERBS_INCLUDE").unwrap_or_default();
+                found.include.splice(0..0, env::split_paths(&verbs));
+                self.write(&found, self.regenerate(&found));
                 match stub {
                     true => result(stub::link(&self.spec, &checked_in(), &out())),
                     false => ExitCode::SUCCESS,
@@ -56,6 +68,19 @@ impl Script {
             }
             Err(message) => result(Err(message)),
         }
+    }
+
+    /// Generates bindings from the headers; `None` without a working libclang.
+    #[cfg(feature = "bindgen")]
+    fn regenerate(&self, found: &Found) -> Option<String> {
+        let builder = headers::builder(&found.include)?;
+        Some(headers::generate((self.select)(builder)))
+    }
+
+    #[cfg(not(feature = "bindgen"))]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    fn regenerate(&self, _: &Found) -> Option<String> {
+        None
     }
 
     /// Writes the bindings, and prints cfgs and metadata for this crate and its dependents.

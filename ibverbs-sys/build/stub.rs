@@ -5,7 +5,7 @@
 //! names of the packages. The library has the functions of the checked-in bindings, so the linker resolves every program.
 //! At run time the functions fail as those of the feature `dlopen` do without the library.
 
-use crate::library::LibrarySpec;
+use super::library::LibrarySpec;
 use std::env;
 use std::fmt::Write;
 use std::fs;

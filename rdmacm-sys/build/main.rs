@@ -8,16 +8,9 @@
     reason = "how a build script talks to cargo"
 )]
 
-#[cfg(feature = "bindgen")]
-mod headers;
-mod library;
 mod script;
-mod stub;
 
-use library::LibrarySpec;
-use script::Script;
-use std::env;
-use std::path::PathBuf;
+use script::{LibrarySpec, Script};
 use std::process::ExitCode;
 
 const RDMACM: LibrarySpec = LibrarySpec {
@@ -34,30 +27,23 @@ const NEWER: &[(&str, &str)] = &[
 ];
 
 fn main() -> ExitCode {
-    // rdma_cma.h includes verbs.h: use the file read by ibverbs-sys.
-    let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys sets the folder of verbs.h");
     Script {
         spec: RDMACM,
         newer: NEWER,
-        regenerate,
+        #[cfg(feature = "bindgen")]
+        select,
     }
-    .run(env::split_paths(&verbs))
-}
-
-#[cfg(not(feature = "bindgen"))]
-fn regenerate(_: &[PathBuf]) -> Option<String> {
-    None
+    .run()
 }
 
 #[cfg(feature = "bindgen")]
-fn regenerate(include: &[PathBuf]) -> Option<String> {
+fn select(builder: bindgen::Builder) -> bindgen::Builder {
     /// Handles and events, destroyed or acknowledged exactly once: no `Copy`.
     const LINEAR: &str = "rdma_(cm_id|event_channel|cm_event|addrinfo)";
 
-    let builder = headers::builder(include)?
+    builder
         .allowlist_file(r".*/rdma/(rdma_cma|rdma_verbs|rsocket)\.h|.*/infiniband/ib\.h")
         .blocklist_item("[AP]F_IB")
         .bitfield_enum("rdma_cm_join_mc_attr_mask")
-        .no_copy(LINEAR);
-    Some(headers::generate(builder))
+        .no_copy(LINEAR)
 }
