@@ -12,10 +12,11 @@ use crate::workspace::Workspace;
 const SCRIPT: &str = "xtask/consumer/without_packages.sh";
 
 /// Packages tested for each change: those with code for missing packages.
-const PACKAGES: [&str; 4] = [
+const PACKAGES: [&str; 5] = [
     "rdma-ibverbs-sys",
     "rdmacm-sys",
     "rdma-efa-sys",
+    "rdma-mlx5-sys",
     "xtask-not-run",
 ];
 

@@ -13,10 +13,11 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{self, Workspace};
 
 /// Folders of the crates, and the example of each crate with the bindings as output.
-const CRATES: [(&str, &str); 3] = [
+const CRATES: [(&str, &str); 4] = [
     ("ibverbs-sys", "ibverbs-bindings"),
     ("rdmacm-sys", "rdmacm-bindings"),
     ("efa-sys", "efa-bindings"),
+    ("mlx5-sys", "mlx5-bindings"),
 ];
 
 /// Writes the bindings of every -sys crate. With `check`, fails if they would change.

@@ -24,6 +24,7 @@ pub(crate) const GENERATED: &[&str] = &[
     "ibverbs-sys/src/bindings.rs",
     "rdmacm-sys/src/bindings.rs",
     "efa-sys/src/bindings.rs",
+    "mlx5-sys/src/bindings.rs",
 ];
 
 /// File names without information about the contents.

@@ -61,10 +61,11 @@ pub(super) const NOT_EMULATED: [&str; 8] = [
 ];
 
 /// The -sys crates: package, and folder.
-const BINDINGS: [(&str, &str); 3] = [
+const BINDINGS: [(&str, &str); 4] = [
     ("rdma-ibverbs-sys", "ibverbs-sys"),
     ("rdmacm-sys", "rdmacm-sys"),
     ("rdma-efa-sys", "efa-sys"),
+    ("rdma-mlx5-sys", "mlx5-sys"),
 ];
 
 /// Runs the stage, if the tools are there; otherwise prints the reason.
@@ -189,7 +190,7 @@ impl Suite<'_> {
         tests
             .arg("--target-dir")
             .arg(self.workspace.target().join("arm64-guest"));
-        for name in ["IBVERBS", "RDMACM", "EFA"] {
+        for name in ["IBVERBS", "RDMACM", "EFA", "MLX5"] {
             tests.env(format!("{name}_LIB_DIR"), &libraries);
             tests.env(format!("{name}_INCLUDE_DIR"), root.join("usr/include"));
         }
@@ -246,7 +247,7 @@ impl Suite<'_> {
         tests.args(BINDINGS.iter().flat_map(|(name, _)| ["--package", name]));
         tests.args(["--target", TARGET, "--features", "bindgen", "--target-dir"]);
         tests.arg(&target);
-        for name in ["IBVERBS", "RDMACM", "EFA"] {
+        for name in ["IBVERBS", "RDMACM", "EFA", "MLX5"] {
             tests.env(format!("{name}_INCLUDE_DIR"), &include);
         }
         tests.env("CC", COMPILER).env("CC_RUNNER", runner());

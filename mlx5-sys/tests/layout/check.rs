@@ -1,0 +1,1 @@
+../../../ibverbs-sys/tests/layout/check.rs

@@ -1,0 +1,1 @@
+../../../ibverbs-sys/tests/symbols/declared.rs
