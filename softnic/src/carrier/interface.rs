@@ -125,24 +125,39 @@ impl Address {
     }
 }
 
-/// The messages that answer a request for all objects of a kind, without their headers.
+/// The messages that answer a request for all objects of a kind, without their headers. The kernel marks a dump during which
+/// objects have changed, and which may lack some; it is repeated.
 fn dump(kind: u16) -> io::Result<Vec<Vec<u8>>> {
+    /// Maximum number of repetitions. A later change is reported by [`Interface::changes`].
+    const MAX_REPEATS: u32 = 16;
+    let socket = open(SocketFlags::empty())?;
+    for _ in 0..MAX_REPEATS {
+        let (found, is_interrupted) = dump_once(&socket, kind)?;
+        if !is_interrupted {
+            return Ok(found);
+        }
+    }
+    Ok(dump_once(&socket, kind)?.0)
+}
+
+/// The messages of one dump, and whether the kernel has marked it as interrupted by a change.
+fn dump_once(socket: &OwnedFd, kind: u16) -> io::Result<(Vec<Vec<u8>>, bool)> {
     /// Maximum length of a part of the kernel's answer, in bytes.
     const PART: usize = 32 << 10;
-    let socket = open(SocketFlags::empty())?;
-    retry_on_intr(|| send(&socket, &request(kind), SendFlags::empty()))?;
-    let mut found = Vec::new();
+    retry_on_intr(|| send(socket, &request(kind), SendFlags::empty()))?;
+    let (mut found, mut is_interrupted) = (Vec::new(), false);
     let mut part = vec![0; PART];
     loop {
-        let (len, _) = retry_on_intr(|| recv(&socket, &mut *part, RecvFlags::empty()))?;
-        for (kind, message) in messages(part.get(..len).unwrap_or_default()) {
-            match kind.into() {
-                libc::NLMSG_DONE => return Ok(found),
+        let (len, _) = retry_on_intr(|| recv(socket, &mut *part, RecvFlags::empty()))?;
+        for message in messages(part.get(..len).unwrap_or_default()) {
+            is_interrupted |= message.is_interrupted();
+            match message.kind.into() {
+                libc::NLMSG_DONE => return Ok((found, is_interrupted)),
                 libc::NLMSG_ERROR => {
-                    let errno = u32_at(message, 0).unwrap_or(0).cast_signed();
+                    let errno = u32_at(message.content, 0).unwrap_or(0).cast_signed();
                     return Err(io::Error::from_raw_os_error(errno.saturating_neg()));
                 }
-                _ => found.push(message.to_vec()),
+                _ => found.push(message.content.to_vec()),
             }
         }
     }
@@ -168,14 +183,31 @@ fn request(kind: u16) -> [u8; 32] {
     request
 }
 
-/// Kinds and contents of messages.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// A message of netlink.
+struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    content: &'a [u8],
+}
+
+impl Message<'_> {
+    /// Whether the message is of a dump during which the objects have changed.
+    fn is_interrupted(&self) -> bool {
+        i32::from(self.flags) & libc::NLM_F_DUMP_INTR != 0
+    }
+}
+
+/// The messages of a part of an answer.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
-        let kind = u16_at(bytes, 4)?;
-        let message = bytes.get(16..len)?;
+        let message = Message {
+            kind: u16_at(bytes, 4)?,
+            flags: u16_at(bytes, 6)?,
+            content: bytes.get(16..len)?,
+        };
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, message))
+        Some(message)
     })
 }
 
@@ -219,6 +251,15 @@ mod tests {
             assert_eq!(interface(addr).as_ref(), Some(&loopback), "{addr}");
         }
         assert_eq!(interface("203.0.113.9"), None);
+    }
+
+    #[test]
+    fn dump_with_a_marked_message_is_interrupted() {
+        let mut message = request(7);
+        let is_interrupted = |message: &[u8]| messages(message).any(|of| of.is_interrupted());
+        assert!(!is_interrupted(&message));
+        message[6] |= 0x10;
+        assert!(is_interrupted(&message));
     }
 
     #[test]
