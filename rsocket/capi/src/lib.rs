@@ -1,7 +1,8 @@
 //! The functions of `rsocket(7)` for C, on top of the crate [`rsocket`](mod@rsocket).
 //!
 //! Programs written for librdmacm's rsockets are built with `include/rsocket.h` and linked with
-//! `librsocket_capi.so`. The functions, their arguments and the constants are the same.
+//! `librsocket.so`, a copy of the program `librsocket` of this package, which is a shared library. The functions, their
+//! arguments and the constants are the same.
 //!
 //! # Where it is better
 //! - No state of a socket crashes a call: without a connection, calls fail with `ENOTCONN`.

@@ -44,7 +44,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = workspace.target().join("bench/idle_connections");
     let source = workspace.root().join("rsocket/benches/idle_connections.c");
     program::build_c(&source, &program, &["-lrdmacm"])?;
-    let library = program::build_library(workspace, "rsocket-capi", "rsocket_capi")?;
+    let library = program::build(workspace, "rsocket-capi", ["--bin", "librsocket"])?;
     eprintln!("Keeping connections idle in a guest, ours and C's");
     let plan = Run::single(script(&program, &library)?)
         .memory_mib(MEMORY_MIB)

@@ -20,7 +20,8 @@ pub(super) fn build_example(workspace: &Workspace, name: &str) -> Result<PathBuf
     build(workspace, "examples", ["--bin", name])
 }
 
-fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<PathBuf> {
+/// Builds a target, such as `["--bin", NAME]`, in the release profile and returns its path.
+pub(super) fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<PathBuf> {
     let [_, name] = target;
     let mut cargo = workspace::cargo(workspace);
     cargo

@@ -44,11 +44,8 @@ fn install() {
         return;
     }
     fs::create_dir_all(&folder).unwrap();
-    // Built in the same folder as this test program.
-    let library = env::current_exe()
-        .unwrap()
-        .with_file_name("librsocket_capi.so");
-    fs::copy(&library, folder.join("librsocket.so")).unwrap();
+    let library = env!("CARGO_BIN_EXE_librsocket");
+    fs::copy(library, folder.join("librsocket.so")).unwrap();
 }
 
 /// Builds a C program.
