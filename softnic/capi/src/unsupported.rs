@@ -10,64 +10,26 @@ use std::{
 
 use crate::set_errno;
 
-/// Declares functions that return -1 with `errno` set.
+/// Declares functions that return -1 with the `errno` `EOPNOTSUPP`.
 macro_rules! failing {
-    ($errno:ident: $($name:ident)*) => {$(
+    ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> c_int {
-            set_errno(libc::$errno);
+            set_errno(libc::EOPNOTSUPP);
             -1
         }
     )*};
 }
 
-// rsockets.
-failing! { ENOSYS:
-    raccept
-    rbind
-    rclose
-    rconnect
-    rfcntl
-    rgetpeername
-    rgetsockname
-    rgetsockopt
-    riounmap
-    rlisten
-    rpoll
-    rread
-    rreadv
-    rrecv
-    rrecvfrom
-    rrecvmsg
-    rselect
-    rsend
-    rsendmsg
-    rsendto
-    rsetsockopt
-    rshutdown
-    rsocket
-    riomap
-    riowrite
-    rwrite
-    rwritev
-}
-
-// Polling of rsockets, since rdma-core 65.
-failing! { ENOSYS:
-    repoll_create
-    repoll_ctl
-    repoll_wait
-}
-
 // Address resolution by a service of InfiniBand, and events written by programs, since rdma-core 60.
-failing! { EOPNOTSUPP:
+failing! {
     rdma_query_addrinfo
     rdma_resolve_addrinfo
     rdma_write_cm_event
 }
 
 // Descriptors of device memory, since rdma-core 61.
-failing! { EOPNOTSUPP:
+failing! {
     ibv_dm_export_dmabuf_fd
 }
 

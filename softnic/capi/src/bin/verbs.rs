@@ -1,6 +1,8 @@
-//! The shared library: the functions of `softnic` and `softnic_capi`, under the names and versions in `symbols.map`.
+//! The shared library: the functions of `softnic`, `softnic_capi` and `rsocket_capi`, under the names and versions in
+//! `symbols.map`.
 #![no_main]
 
+extern crate rsocket_capi as _;
 extern crate softnic as _;
 extern crate softnic_capi as _;
 

@@ -85,6 +85,25 @@ const NOT_DISCONNECTED: [Program; 2] = [
 /// A program whose server listens at the wildcard address of IPv4.
 const OVER_V4: Program = program("rdma_server", "rdma_client -s SERVER", "");
 
+/// Programs of rsockets.
+const RSOCKETS: [Program; 3] = [
+    program(
+        "rstream -b SERVER -S 5000 -C 20 -I 3 -T b -T v",
+        "rstream -s SERVER -S 5000 -C 20 -I 3 -T b -T v",
+        "custom",
+    ),
+    program(
+        "rstream -b SERVER -S 100 -C 500 -I 2 -T n -T v",
+        "rstream -s SERVER -S 100 -C 500 -I 2 -T n -T v",
+        "custom",
+    ),
+    program(
+        "riostream -b SERVER -S 4096 -C 5 -I 3 -T b -T v",
+        "riostream -s SERVER -S 4096 -C 5 -I 3 -T b -T v",
+        "custom",
+    ),
+];
+
 /// Programs that load vendors' libraries. Those of the newest rdma-core need functions of its version (`IBVERBS_PRIVATE_65`).
 const PERFTEST: [Program; 4] = [
     program(
@@ -219,7 +238,7 @@ fn rdma_core() -> impl Iterator<Item = &'static Program> {
 
 /// The programs of rdma-core over IPv4.
 fn over_v4() -> Vec<&'static Program> {
-    rdma_core().chain([&OVER_V4]).collect()
+    rdma_core().chain([&OVER_V4]).chain(&RSOCKETS).collect()
 }
 
 /// The programs of rdma-core over IPv6.
