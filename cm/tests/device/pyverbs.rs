@@ -1,5 +1,5 @@
 //! Counterparts of the cases in `test_rdmacm.py` of pyverbs, rdma-core's test suite, with the same names.
-//! `verbs/tests/pyverbs.txt` has the complete list.
+//! `verbs/tests/pyverbs.md` has the complete list.
 
 use std::net::SocketAddr;
 

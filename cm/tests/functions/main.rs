@@ -47,15 +47,10 @@ fn functions() -> BTreeSet<String> {
 fn table() -> Vec<[String; 3]> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("FUNCTIONS.md");
     let text = fs::read_to_string(path).expect("the table is there");
-    let rows = text.lines().filter(|line| line.starts_with("| `rdma_"));
-    rows.map(|row| {
-        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [c, here, test] = cells[..] else {
-            panic!("a row has three cells: {row}")
-        };
-        [c, here, test].map(|cell| cell.trim_matches('`').to_owned())
-    })
-    .collect()
+    let rows = tables::rows(&text, ["C", "here", "tested by"]).expect("the table has rows");
+    rows.into_iter()
+        .map(|row| row.cells.map(|cell| cell.trim_matches('`').to_owned()))
+        .collect()
 }
 
 #[test]

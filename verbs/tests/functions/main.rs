@@ -178,15 +178,11 @@ fn fields() -> BTreeMap<String, BTreeMap<String, bool>> {
 /// Rows of the tables: C's name, and the counterpart.
 fn rows() -> Vec<(String, String)> {
     let text = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("FUNCTIONS.md"));
-    let rows = text.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|row| {
-        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [c, here] = cells[..] else {
-            panic!("a row has two cells: {row}")
-        };
-        (c.trim_matches('`').to_owned(), here.to_owned())
-    })
-    .collect()
+    let rows = tables::rows(&text, ["C", "here"]).expect("the tables have rows");
+    let cells = rows.into_iter().map(|row| row.cells);
+    cells
+        .map(|[c, here]| (c.trim_matches('`').to_owned(), here.to_owned()))
+        .collect()
 }
 
 /// The names in the tables: of functions, constants and types, or of fields.

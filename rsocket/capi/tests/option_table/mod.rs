@@ -11,25 +11,16 @@ pub(crate) struct Row {
 
 /// Returns all rows in order.
 pub(crate) fn rows() -> Vec<Row> {
-    let mut level = "";
-    let mut rows = Vec::new();
-    for line in include_str!("../../OPTIONS.md").lines() {
-        if let Some(title) = line.strip_prefix("## `") {
-            level = title.trim_end_matches('`');
+    let columns = ["option", "number", "decision", "reason or note"];
+    let rows = tables::rows(include_str!("../../OPTIONS.md"), columns).unwrap();
+    let rows = rows.into_iter().map(|row| {
+        let [name, number, decision, _] = row.cells;
+        Row {
+            level: row.heading.trim_matches('`'),
+            name: name.trim_matches('`'),
+            number: number.parse().unwrap(),
+            decision,
         }
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let (&[_, name, number, decision, _, _], false) = (&cells[..], level.is_empty()) else {
-            continue;
-        };
-        if let Ok(number) = number.parse() {
-            let name = name.trim_matches('`');
-            rows.push(Row {
-                level,
-                name,
-                number,
-                decision,
-            });
-        }
-    }
-    rows
+    });
+    rows.collect()
 }

@@ -59,21 +59,20 @@ const TYPES: [&str; 3] = ["struct aiocb", "struct pollfd", "fd_set"];
 
 /// Decisions by call.
 fn table() -> BTreeMap<&'static str, &'static str> {
-    let rows = include_str!("../../CALLS.md").lines();
-    let rows = rows.filter(|row| row.starts_with("| `"));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        assert_eq!(cells.len(), 5, "{row}");
-        let (call, decision, reason) = (cells[1], cells[2], cells[3]);
-        let explained = match decision {
-            "intercepted" => reason.is_empty(),
-            "refused" | "harmless" | "fails" => !reason.is_empty(),
-            _ => false,
-        };
-        assert!(explained, "{row}");
-        (call.trim_matches('`'), decision)
-    })
-    .collect()
+    let columns = ["call", "decision", "reason"];
+    let rows = tables::rows(include_str!("../../CALLS.md"), columns).unwrap();
+    rows.into_iter()
+        .map(|row| {
+            let [call, decision, reason] = row.cells;
+            let explained = match decision {
+                "intercepted" => reason.is_empty(),
+                "refused" | "harmless" | "fails" => !reason.is_empty(),
+                _ => false,
+            };
+            assert!(explained, "{row:?}");
+            (call.trim_matches('`'), decision)
+        })
+        .collect()
 }
 
 /// Functions defined by a library.

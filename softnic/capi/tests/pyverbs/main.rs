@@ -1,6 +1,6 @@
 //! pyverbs, rdma-core's own test suite, on a softnic device, in a process of its own.
 //!
-//! No case may fail. `skipped.txt` has the reason for each case that is skipped.
+//! No case may fail. `skipped.md` has the reason for each case that is skipped.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -61,14 +61,11 @@ impl Row<'_> {
 
 /// The rows of the table.
 fn rows(table: &str) -> Vec<Row<'_>> {
-    let lines = table.lines();
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let rows = lines.map(|line| {
-        let words: Vec<_> = line.split_whitespace().collect();
-        let [since, file, cases, reason @ ..] = &words[..] else {
-            panic!("expected `SINCE FILE CASE REASON`: {line}");
-        };
-        assert!(!reason.is_empty(), "the reason is absent: {line}");
+    let rows = tables::rows(table, ["case", "since", "reason"]).unwrap();
+    let rows = rows.into_iter().map(|row| {
+        let [case, since, reason] = row.cells;
+        assert!(!reason.is_empty(), "the reason is absent: {row:?}");
+        let (file, cases) = case.trim_matches('`').split_once(' ').unwrap();
         Row {
             since: since.parse().unwrap(),
             file,
@@ -188,7 +185,7 @@ fn suite_of_rdma_core_passes() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let report = Report::parse(&String::from_utf8(output.stdout).unwrap());
-    let complaints = complaints(&rows(include_str!("skipped.txt")), &report);
+    let complaints = complaints(&rows(include_str!("skipped.md")), &report);
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     let passed = report.results.values();
     let passed = passed.filter(|outcome| **outcome == Outcome::Ok).count();
@@ -197,7 +194,8 @@ fn suite_of_rdma_core_passes() {
 
 #[test]
 fn failed_cases_and_differences_from_the_table_are_reported() {
-    let table = "# comment\n44 test_a.py A.* no device\n44 test_b.py B.one no object\n65 test_c.py C.one later\n";
+    let table = "| case | since | reason |\n|---|---|---|\n| `test_a.py A.*` | 44 | no device |\n\
+        | `test_b.py B.one` | 44 | no object |\n| `test_c.py C.one` | 65 | later |\n";
     let complaints =
         |printed: &str| complaints(&rows(table), &Report::parse(&format!("44.0\n{printed}")));
     let agreed = "test_a.py A.one skipped x\ntest_b.py B.one skipped y\ntest_b.py B.two ok \n";
