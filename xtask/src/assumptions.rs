@@ -22,8 +22,13 @@ const CITING: [&str; 6] = [
 /// Precedes an assumption in a comment. A full stop, a semicolon or the end of the comment follows.
 const MARK: &str = "Assumption: ";
 
-/// The columns: assumption, citing files, source, tests, behaviour of the safe API.
-const COLUMNS: usize = 5;
+const COLUMNS: [&str; 5] = [
+    "assumption",
+    "cited in",
+    "source",
+    "test",
+    "where it is false",
+];
 
 /// The citation of an assumption in a comment.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,17 +72,22 @@ pub(crate) fn complaints(
 ) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut named_citations = HashSet::new();
-    for (index, row) in rows(text) {
+    let rows = match tables::rows(text, COLUMNS) {
+        Ok(rows) => rows,
+        Err(error) => return vec![format!("{FILE}:{error}")],
+    };
+    for row in rows {
         let mut complain = |message: String| {
-            complaints.push(format!("{FILE}:{}: {message}", index + 1));
+            complaints.push(format!("{FILE}:{}: {message}", row.line));
         };
-        let cells: Vec<_> = row.trim().trim_matches('|').split('|').collect();
-        if cells.len() != COLUMNS || cells.iter().any(|cell| cell.trim().is_empty()) {
-            complain(format!("a row has {COLUMNS} columns, none of them empty"));
+        let cells = row.cells;
+        if cells.iter().any(|cell| cell.is_empty()) {
+            complain("an empty cell".to_owned());
             continue;
         }
         let assumption = words([cells[0]]);
-        let (files, named) = (quoted(cells[1]), quoted(cells[3]));
+        let [files, named] =
+            [cells[1], cells[3]].map(|cell| tables::quoted(cell).collect::<Vec<_>>());
         if files.is_empty() {
             complain("no file cites the assumption".to_owned());
         }
@@ -122,22 +132,6 @@ fn path(file: &str) -> String {
     }
 }
 
-/// Rows of all tables in a document, without headings, by index of the line.
-pub(crate) fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let is_rule = |line: &str| line.starts_with("|-");
-    let next = text.lines().skip(1).chain([""]);
-    let lines = text.lines().zip(next).enumerate();
-    lines.filter_map(move |(index, (line, next))| {
-        let is_row = line.starts_with('|') && !is_rule(line) && !is_rule(next);
-        is_row.then_some((index, line))
-    })
-}
-
-/// Names in backquotes.
-pub(crate) fn quoted(cell: &str) -> Vec<&str> {
-    cell.split('`').skip(1).step_by(2).collect()
-}
-
 /// The words of lines, without the marks of comments.
 fn words<'a, L: IntoIterator<Item = &'a str>>(lines: L) -> String {
     let lines = lines.into_iter().map(|line| {
@@ -152,7 +146,8 @@ fn words<'a, L: IntoIterator<Item = &'a str>>(lines: L) -> String {
 mod tests {
     use super::*;
 
-    const HEADING: &str = "| a | cited in | source | test | otherwise |\n|---|---|---|---|---|\n";
+    const HEADING: &str =
+        "| assumption | cited in | source | test | where it is false |\n|---|---|---|---|---|\n";
     const SOURCE: &str = "\
         fn f() {
             // SAFETY: as before. Assumption: the
@@ -219,11 +214,11 @@ mod tests {
             ),
             (
                 "| the device obeys | `src/x.rs` | all | `it_holds` |",
-                "a row has 5 columns, none of them empty",
+                "not the columns `assumption | cited in | source | test | where it is false`",
             ),
             (
                 "| the device obeys | `src/x.rs` | | `it_holds` | refuses |",
-                "a row has 5 columns, none of them empty",
+                "an empty cell",
             ),
         ] {
             let complaint = format!("{FILE}:3: {complaint}");

@@ -34,7 +34,7 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
 /// Runs all checks and tests, and a part of the tests on the newest stack too; without `long`, device tests of
-/// [`crate::own_logic`] run on softnic only, and `long` runs the fuzz targets, and repeats the guest tests in QEMU. Returns whether everything passed.
+/// [`crate::left_out::Run::RxeInCi`] run on softnic only, and `long` runs the fuzz targets, and repeats the guest tests in QEMU. Returns whether everything passed.
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::differences;
 use crate::outcomes::Outcomes;
@@ -57,41 +57,24 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
 
 /// Parses the rows of the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
-    let mut cases = Vec::new();
+    let rows = tables::rows(text, ["case", "behavior", "tests"]);
     let mut ids = BTreeSet::new();
-    let rows = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| line.starts_with('|'));
-    for (number, line) in rows.skip(2) {
-        let complain = || {
-            format!(
-                "{TABLE}:{}: expected `| ID | requirement | tests or — |`",
-                number + 1
-            )
-        };
-        let row = line
-            .strip_prefix("| ")
-            .and_then(|row| row.strip_suffix(" |"))
-            .with_context(complain)?;
-        let (id, row) = row.split_once(" | ").with_context(complain)?;
-        let (what, tests) = row.rsplit_once(" | ").with_context(complain)?;
-        let tests = match tests {
-            "—" => Vec::new(),
-            tests => tests
-                .split(", ")
-                .map(|test| test.strip_prefix('`')?.strip_suffix('`'))
-                .collect::<Option<_>>()
-                .with_context(complain)?,
-        };
+    let mut parse = |[id, what, tests]: [_; 3]| {
+        ensure!(ids.insert(id), "the case {id} is listed twice");
+        let names: Vec<_> = tables::quoted(tests).collect();
         ensure!(
-            ids.insert(id),
-            "{TABLE}:{}: the case {id} is listed twice",
-            number + 1
+            tests.is_empty() || !names.is_empty(),
+            "no test in backquotes"
         );
-        cases.push(Case { id, what, tests });
-    }
-    Ok(cases)
+        Ok(Case {
+            id,
+            what,
+            tests: names,
+        })
+    };
+    let rows = rows.map_err(Error::msg).context(TABLE)?.into_iter();
+    rows.map(|row| parse(row.cells).with_context(|| format!("{TABLE}:{}", row.line)))
+        .collect()
 }
 
 /// The printed table, and the number of cases with a test that did not pass.
@@ -141,10 +124,10 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# Cases\n\n\
-        | case | what | tests |\n|---|---|---|\n\
+        | case | behavior | tests |\n|---|---|---|\n\
         | W01 | header | `golden`, `extremes` |\n\
-        | C04 | 4.1 | 3.0 | `versions` |\n\
-        | C07 | host off | — |\n\
+        | C04 | 4.1, 3.0 | `versions` |\n\
+        | C07 | host off | |\n\
         | P16 | fuzz | `private_data` |\n";
 
     fn outcomes(lines: &[&str]) -> Outcomes {
@@ -172,7 +155,7 @@ mod tests {
         let (table, short) = compare(&parse(TEXT).unwrap(), &outcomes(&RUN));
         assert_eq!(short, 0, "{table}");
         assert!(table.contains("C07  MISSING  host off"), "{table}");
-        assert!(table.contains("C04  passed   4.1 | 3.0"), "{table}");
+        assert!(table.contains("C04  passed   4.1, 3.0"), "{table}");
         assert!(
             table.ends_with("4 cases of RDS: 3 passed, 0 have not, 1 have no test\n"),
             "{table}"
@@ -203,7 +186,8 @@ mod tests {
             "     Running unittests src/lib.rs (target/debug/deps/softnic-0123456789abcdef)",
             "     Running tests/rds_suite/main.rs (target/debug/deps/rds_suite-0123456789abcdef)",
         ];
-        let cases = parse("| case | what | tests |\n|---|---|---|\n| S03 | names | `names` |\n");
+        let cases =
+            parse("| case | behavior | tests |\n|---|---|---|\n| S03 | names | `names` |\n");
         let cases = cases.unwrap();
         let short = |on_softnic: &str, on_rxe: &str| {
             let rxe = ["Running the device tests of rds", on_rxe];
@@ -224,7 +208,7 @@ mod tests {
             "| W02 | two columns |",
             "| W02 | no code | test |",
             "| W02 | open | `test` ",
-            "| W01 | again | — |",
+            "| W01 | again | |",
         ] {
             assert!(parse(&format!("{TEXT}{line}\n")).is_err(), "{line}");
         }

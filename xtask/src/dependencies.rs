@@ -13,9 +13,9 @@ use crate::workspace::{self, Workspace};
 pub(crate) const FILE: &str = "DEPENDENCIES.md";
 
 /// Heading of the packages that a published package needs outside of its tests.
-const PUBLISHED: &str = "## Of published packages";
+const PUBLISHED: &str = "Of published packages";
 /// Heading of the other packages.
-const OTHERS: &str = "## Of tests and tools";
+const OTHERS: &str = "Of tests and tools";
 
 const TOOL: &str = "cargo-deny";
 
@@ -36,7 +36,13 @@ pub(crate) fn complaints(document: &str, packages: &[Package]) -> Vec<String> {
         .iter()
         .flat_map(|package| names(package, true))
         .collect();
-    let rows = rows(document);
+    let tables = match tables::all(document) {
+        Ok(tables) => tables,
+        Err(error) => return vec![format!("{FILE}:{error}")],
+    };
+    let rows = tables.iter().flat_map(|table| &table.rows);
+    let rows = rows.flat_map(|row| tables::quoted(row.cells[0]).map(|name| (name, row.heading)));
+    let rows: BTreeMap<_, _> = rows.collect();
     let mut complaints = Vec::new();
     for name in &all {
         let heading = match of_published.contains(name) {
@@ -50,23 +56,6 @@ pub(crate) fn complaints(document: &str, packages: &[Package]) -> Vec<String> {
     let removed = rows.keys().filter(|name| !all.contains(**name));
     complaints.extend(removed.map(|name| format!("{FILE}: no manifest names `{name}`")));
     complaints
-}
-
-/// The packages of the tables, each with the heading above.
-fn rows(document: &str) -> BTreeMap<&str, &str> {
-    let mut heading = "";
-    let mut rows = BTreeMap::new();
-    for line in document.lines() {
-        if line.starts_with("## ") {
-            heading = line;
-        } else if let Some((name, _)) = line
-            .strip_prefix("| `")
-            .and_then(|rest| rest.split_once("` |"))
-        {
-            rows.insert(name, heading);
-        }
-    }
-    rows
 }
 
 /// Checks licences, sources and versions of the whole tree, if cargo-deny is installed; otherwise prints so.
@@ -95,7 +84,10 @@ mod tests {
         let without = document.replace("| `libc` |", "| libc |");
         let expected = format!("{FILE}: `libc` has no row below `{PUBLISHED}`");
         assert_eq!(complaints(&without, packages), [&*expected]);
-        let moved = without + &format!("\n{OTHERS}\n| `libc` | C |\n| `gone` | |\n");
+        let moved = without
+            + &format!(
+                "\n## {OTHERS}\n| package | use |\n|---|---|\n| `libc` | C |\n| `gone` | |\n"
+            );
         let removed = format!("{FILE}: no manifest names `gone`");
         assert_eq!(complaints(&moved, packages), [expected, removed]);
     }

@@ -1,21 +1,17 @@
 //! Device tests on both devices: the results on softnic and on Soft-RoCE, and the reason for each difference.
 //!
-//! softnic's suites run device tests from the same source. `softnic/tests/differences.txt` has a reason for each test
-//! that runs on only one of the devices. A complete test run fails if a difference has no reason, or a reason has no
-//! difference.
+//! softnic's suites run device tests from the same source. The list of tests left out has a reason for each test that runs
+//! on only one of the devices. A complete test run fails if a difference has no reason, or a reason has no difference.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::left_out::{self, LeftOut, Run, TABLE};
 use crate::outcomes::Outcomes;
 use crate::output;
-use crate::own_logic;
 use crate::workspace::Workspace;
-
-/// Path of the table of reasons, relative to the workspace's root.
-const TABLE: &str = "softnic/tests/differences.txt";
 
 /// Libraries with device tests on softnic, and the test program of each. The device tests of a library `L` on Soft-RoCE
 /// are the program `L/device`.
@@ -53,29 +49,8 @@ impl fmt::Display for Device {
     }
 }
 
-/// A row of the table: why tests run on only one device.
-#[derive(Debug)]
-struct Reason<'t> {
-    library: &'t str,
-    /// Name of a test, or `MODULE::*` for the tests of a module, or `*` for the tests of the library.
-    tests: &'t str,
-    /// The device on which the tests run.
-    only_on: Device,
-    text: String,
-}
-
-impl Reason<'_> {
-    fn covers(&self, library: &str, test: &str) -> bool {
-        self.library == library
-            && match self.tests.strip_suffix('*') {
-                Some(module) => test.starts_with(module),
-                None => test == self.tests,
-            }
-    }
-}
-
 /// Prints the differences with their reasons and the totals, and writes a file with all device tests. `without_own_logic`:
-/// the run has left out the tests of [`own_logic`] on Soft-RoCE.
+/// the run has left out those of [`Run::RxeInCi`].
 ///
 /// # Errors
 ///
@@ -85,10 +60,7 @@ pub(crate) fn report(
     outcomes: &Outcomes,
     without_own_logic: bool,
 ) -> Result<()> {
-    let path = workspace.root().join(TABLE);
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    let comparison = compare(&parse(&text)?, outcomes, without_own_logic);
+    let comparison = compare(&left_out::ALL, outcomes, without_own_logic);
     let file = workspace.target().join("device-tests.txt");
     std::fs::write(&file, &comparison.full)
         .with_context(|| format!("cannot write {}", file.display()))?;
@@ -105,39 +77,6 @@ pub(crate) fn report(
         complaints[..complaints.len().min(MAX_COMPLAINTS)].join("\n")
     );
     Ok(())
-}
-
-/// Parses the table of reasons.
-fn parse(text: &str) -> Result<Vec<Reason<'_>>> {
-    let mut reasons = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let number = number + 1;
-        let words: Vec<_> = line.split_whitespace().collect();
-        let [library, tests, device, reason @ ..] = &words[..] else {
-            bail!("{TABLE}:{number}: expected `LIBRARY TEST|MODULE::* rxe|softnic REASON`");
-        };
-        let only_on = match *device {
-            "rxe" => Device::Rxe,
-            "softnic" => Device::Softnic,
-            other => bail!("{TABLE}:{number}: {other} is neither rxe nor softnic"),
-        };
-        ensure!(!reason.is_empty(), "{TABLE}:{number}: the reason is absent");
-        let module = tests.strip_suffix('*');
-        ensure!(
-            module.is_none_or(|module| module.is_empty() || module.ends_with("::")),
-            "{TABLE}:{number}: a pattern ends with `::*`, to cover a whole module"
-        );
-        reasons.push(Reason {
-            library,
-            tests,
-            only_on,
-            text: reason.join(" "),
-        });
-    }
-    Ok(reasons)
 }
 
 /// The results of one test; `None` for a device on which the test did not run.
@@ -242,14 +181,30 @@ struct Comparison {
     complaints: Vec<String>,
 }
 
+/// A row of tests left out on one device, and the other device; none for a row of another run.
+fn reason<'r, 't>(row: &'r LeftOut<'t>) -> Option<(&'r LeftOut<'t>, Device)> {
+    match row.run {
+        Run::Softnic => Some((row, Device::Rxe)),
+        Run::Rxe => Some((row, Device::Softnic)),
+        _ => None,
+    }
+}
+
+/// Whether a test is left out on Soft-RoCE by `ci`.
+fn has_own_logic(rows: &[LeftOut<'_>], library: &str, name: &str) -> bool {
+    let mut own = rows.iter().filter(|row| row.run == Run::RxeInCi);
+    own.any(|row| row.covers(library, name))
+}
+
 // Writing to a string cannot fail: `_infallible`.
-fn compare(reasons: &[Reason<'_>], outcomes: &Outcomes, without_own_logic: bool) -> Comparison {
+fn compare(rows: &[LeftOut<'_>], outcomes: &Outcomes, without_own_logic: bool) -> Comparison {
     let (mut full, mut complaints) = (String::new(), Vec::new());
+    let reasons: Vec<_> = rows.iter().filter_map(reason).collect();
     let mut covered = vec![0_usize; reasons.len()];
     let mut totals = BTreeMap::<_, Totals>::new();
     for ((library, name), results) in device_tests(outcomes) {
         let is_left_out = without_own_logic
-            && own_logic::has(library, name)
+            && has_own_logic(rows, library, name)
             && results.only_on() == Some(Device::Softnic);
         for library in [library, "all"] {
             let totals = totals.entry(library).or_default();
@@ -258,13 +213,13 @@ fn compare(reasons: &[Reason<'_>], outcomes: &Outcomes, without_own_logic: bool)
         let (softnic, rxe) = (word(results.softnic), word(results.rxe));
         let of_test = || {
             let rows = reasons.iter().enumerate();
-            rows.filter(|(_, reason)| reason.covers(library, name))
+            rows.filter(|(_, (row, _))| row.covers(library, name))
         };
-        let reason = of_test().find(|(_, reason)| results.only_on() == Some(reason.only_on));
+        let reason = of_test().find(|(_, (_, device))| results.only_on() == Some(*device));
         let text = match reason {
-            Some((index, reason)) => {
+            Some((index, (row, _))) => {
                 covered[index] += 1;
-                reason.text.as_str()
+                row.reason
             }
             None if results.passed_on_both() => "",
             None if is_left_out => "left out of ci on rxe",
@@ -284,14 +239,13 @@ fn compare(reasons: &[Reason<'_>], outcomes: &Outcomes, without_own_logic: bool)
         }
     }
     let mut summary = String::new();
-    for (reason, tests) in reasons.iter().zip(covered) {
-        let Reason { library, text, .. } = reason;
-        let name = format!("{library} {}", reason.tests);
-        if tests == 0 {
-            complaints.push(format!("{name}: no test runs on {} only", reason.only_on));
+    for ((row, device), count) in reasons.iter().zip(covered) {
+        let name = format!("{} {}", row.library, row.tests);
+        let only = format!("{device} only");
+        if count == 0 {
+            complaints.push(format!("{name}: no test runs on {only}"));
         } else {
-            let only = format!("{} only", reason.only_on);
-            let _infallible = writeln!(summary, "{tests:3} {only:12} {name}: {text}");
+            let _infallible = writeln!(summary, "{count:3} {only:12} {name}: {}", row.reason);
         }
     }
     let _infallible = write!(summary, "{}", table(&totals));
@@ -348,15 +302,16 @@ mod tests {
         "test sockets::child ... ok",
     ];
 
-    const REASONS: &str = "# comment\n\n\
-        verbs events::*            rxe      only a kernel has events\n\
-        rds   sockets::child       rxe      another process\n\
-        rds   sockets::in_process  softnic  the same process\n";
+    const REASONS: &str = "| library | tests | where | reason |\n|---|---|---|---|\n\
+        | verbs | `events::*` | softnic | only a kernel has events |\n\
+        | rds | `sockets::child` | softnic | another process |\n\
+        | rds | `sockets::in_process` | rxe | the same process |\n\
+        | rds | `tasks::*` | rxe in ci | own logic |\n";
 
     fn compared(reasons: &str, lines: &[&str]) -> Comparison {
         let mut outcomes = Outcomes::default();
         lines.iter().for_each(|line| outcomes.read(line));
-        compare(&parse(reasons).unwrap(), &outcomes, false)
+        compare(&left_out::parse(reasons).unwrap(), &outcomes, false)
     }
 
     /// The run with a line replaced.
@@ -389,7 +344,7 @@ mod tests {
 
     #[test]
     fn difference_without_a_reason_is_a_complaint() {
-        let without_child = REASONS.replace("sockets::child  ", "sockets::other  ");
+        let without_child = REASONS.replace("sockets::child", "sockets::other");
         assert_eq!(
             compared(&without_child, &RUN).complaints,
             [
@@ -398,7 +353,7 @@ mod tests {
             ]
         );
         // Tests of another library have no part in the reason.
-        let of_cm = REASONS.replace("verbs events", "cm events");
+        let of_cm = REASONS.replace("| verbs |", "| cm |");
         let complaints = compared(&of_cm, &RUN).complaints;
         assert_eq!(complaints.len(), 3, "{complaints:?}");
     }
@@ -428,8 +383,7 @@ mod tests {
             compared(REASONS, &on_both).complaints,
             ["verbs events::b: softnic passed, rxe passed, with a reason too many"]
         );
-        let wrong_device =
-            REASONS.replace("sockets::in_process  softnic", "sockets::in_process rxe");
+        let wrong_device = REASONS.replace("in_process` | rxe", "in_process` | softnic");
         assert_eq!(
             compared(&wrong_device, &RUN).complaints,
             [
@@ -438,7 +392,7 @@ mod tests {
                 "rds sockets::in_process: no test runs on rxe only",
             ]
         );
-        let twice = format!("{REASONS}rds sockets::child rxe once more\n");
+        let twice = format!("{REASONS}| rds | `sockets::child` | softnic | once more |\n");
         assert_eq!(
             compared(&twice, &RUN).complaints,
             [
@@ -455,7 +409,7 @@ mod tests {
         let compared = |lines: &[&str]| {
             let mut outcomes = Outcomes::default();
             RUN.iter().chain(lines).for_each(|line| outcomes.read(line));
-            compare(&parse(REASONS).unwrap(), &outcomes, true)
+            compare(&left_out::parse(REASONS).unwrap(), &outcomes, true)
         };
         let Comparison {
             summary,
@@ -475,25 +429,12 @@ mod tests {
     }
 
     #[test]
-    fn parse_of_incomplete_row_fails() {
-        for line in [
-            "verbs events::* rxe",
-            "verbs events::*",
-            "verbs events::* siw another device",
-            "verbs eve* rxe a part of a name",
-        ] {
-            assert!(parse(line).is_err(), "{line}");
-        }
-        assert!(parse("rds * rxe all of a library").is_ok());
-    }
-
-    #[test]
     fn table_in_repository_names_existing_suites() {
-        let reasons = parse(include_str!("../../softnic/tests/differences.txt")).unwrap();
+        let reasons: Vec<_> = left_out::ALL.iter().filter_map(reason).collect();
         assert!(reasons.len() > 10);
-        let unknown = reasons.iter().find(|reason| {
-            let program = format!("{}/device", reason.library);
-            on_softnic(&program).is_none() && reason.only_on == Device::Softnic
+        let unknown = reasons.iter().find(|(row, device)| {
+            let program = format!("{}/device", row.library);
+            on_softnic(&program).is_none() && *device == Device::Softnic
         });
         assert!(unknown.is_none(), "{unknown:?}");
     }

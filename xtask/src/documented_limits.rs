@@ -1,14 +1,14 @@
 //! Limits in the tables of `SECURITY.md`: each number equals the constant of the source, and each test exists.
 //!
-//! The list is `ci/limits.txt`. A line `== HEADING` begins a section of the document, all of whose rows are then
-//! checked. Every other line has the start of a row, a number in this row, the file and the constant or the field, with
-//! `|` between them. A number that is no constant has `-` for the file, and a reason for the constant.
+//! The list is `ci/limits.md`, with tables below the headings of the document whose rows are checked. A row has the start of
+//! a row of the document, a number in this row, the file and the constant or the field. A number that is no constant has no
+//! file, and a reason for the constant.
 
 use std::collections::HashSet;
 
 /// The document with the tables, and the list of its constants.
 pub(crate) const DOCUMENT: &str = "SECURITY.md";
-pub(crate) const LIST: &str = "ci/limits.txt";
+pub(crate) const LIST: &str = "ci/limits.md";
 
 /// A number of the document, and the constant with the same value.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,8 +38,12 @@ pub(crate) fn differing(
     tests: &HashSet<String>,
     source: impl Fn(&str) -> Option<String>,
 ) -> Vec<String> {
-    let rows = rows(document);
-    let (limits, mut complaints) = parse(list);
+    let (rows, limits) = match (rows(document), parse(list)) {
+        (Ok(rows), Ok(limits)) => (rows, limits),
+        (Err(error), _) => return vec![format!("{DOCUMENT}:{error}")],
+        (_, Err(error)) => return vec![format!("{LIST}:{error}")],
+    };
+    let mut complaints = Vec::new();
     for limit in &limits {
         if let Err(reason) = check(limit, &rows, &source) {
             complaints.push(format!("{LIST}:{}: {reason}", limit.line));
@@ -85,7 +89,7 @@ fn check(
     let documented = numbers(row.text).find(|(number, _)| *number == limit.number);
     let (_, documented) =
         documented.ok_or_else(|| format!("the row has no number `{}`", limit.number))?;
-    if limit.file == "-" {
+    if limit.file.is_empty() {
         return Ok(());
     }
     let text = source(limit.file).ok_or_else(|| format!("no file `{}`", limit.file))?;
@@ -100,50 +104,33 @@ fn check(
     ))
 }
 
-/// The limits of a list, with complaints about lines without four parts.
-fn parse(list: &str) -> (Vec<Limit<'_>>, Vec<String>) {
-    let (mut limits, mut complaints) = (Vec::new(), Vec::new());
-    let mut heading = "";
-    for (index, text) in list.lines().enumerate() {
-        if let Some(title) = text.strip_prefix("== ") {
-            heading = title;
-        } else if !text.is_empty() && !text.starts_with('#') {
-            let parts: Vec<&str> = text.split(" | ").map(str::trim).collect();
-            match parts[..] {
-                [row, number, file, constant] => limits.push(Limit {
-                    line: index + 1,
-                    heading,
-                    row,
-                    number,
-                    file,
-                    constant,
-                }),
-                _ => complaints.push(format!(
-                    "{LIST}:{}: not `ROW | NUMBER | FILE | CONSTANT`",
-                    index + 1
-                )),
-            }
+/// The limits of a list.
+fn parse(list: &str) -> Result<Vec<Limit<'_>>, String> {
+    let rows = tables::rows(list, ["row", "number", "file", "constant"])?;
+    let limits = rows.into_iter().map(|row| {
+        let [start, number, file, constant] = row.cells;
+        Limit {
+            line: row.line,
+            heading: row.heading,
+            row: start,
+            number,
+            file: file.trim_matches('`'),
+            constant: constant.trim_matches('`'),
         }
-    }
-    (limits, complaints)
+    });
+    Ok(limits.collect())
 }
 
-/// The rows of all tables, with the last heading of level 2 above.
-fn rows(document: &str) -> Vec<Row<'_>> {
-    let mut heading = "";
-    let mut rows = Vec::new();
-    for (index, line) in document.lines().enumerate() {
-        if let Some(title) = line.strip_prefix("## ") {
-            heading = title;
-        } else if let Some(text) = line.strip_prefix("| ") {
-            rows.push(Row {
-                line: index + 1,
-                heading,
-                text,
-            });
-        }
-    }
-    rows
+/// The rows of all tables.
+fn rows(document: &str) -> Result<Vec<Row<'_>>, String> {
+    let lines: Vec<_> = document.lines().collect();
+    let rows = tables::all(document)?.into_iter();
+    let rows = rows.flat_map(|table| table.rows).map(|row| Row {
+        line: row.line,
+        heading: row.heading,
+        text: lines[row.line - 1].trim_start_matches(['|', ' ']),
+    });
+    Ok(rows.collect())
 }
 
 /// The numbers in a text, outside of code, with their values: a time in milliseconds, a size in bytes, a fraction by
@@ -248,9 +235,9 @@ fn test_names(line: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    const DOCUMENT: &str = "# Security\n## rsocket\n| a peer | limit |\n|---|---|\n\
+    const DOCUMENT: &str = "# Security\n## rsocket\n| a peer | limit | option |\n|---|---|---|\n\
         | memory of `16` peers | 1,024 KiB, ¼ of 7 s | `Options::receive_buffer` |\n\
-        | requests | ¾ | `peer_without_room_delays_no_other` |\n## rds\n| frames | 5 |\n";
+        | requests | ¾ | `peer_without_room_delays_no_other` |\n## rds\n| a peer | limit |\n|---|---|\n| frames | 5 |\n";
     const SOURCE: &str = "pub(crate) const SIZE: usize = KIB << 10;\nconst KIB: usize = 2 * 512;\nconst PART: u64 = 4;\n\
         const TIME: Duration =\n    Duration::from_secs(7);\n  requests: 4,\n  requests: u32,\n";
 
@@ -260,8 +247,9 @@ mod tests {
         differing(DOCUMENT, list, &tests, read)
     }
 
-    const LIST: &str = "# Remark.\n\n== rsocket\nmemory of | 1,024 | a.rs | SIZE\nmemory of | ¼ | a.rs | PART\n\
-        memory of | 7 | a.rs | TIME\nrequests | ¾ | a.rs | requests\n";
+    const LIST: &str = "# Remark.\n\n## rsocket\n| row | number | file | constant |\n|---|---|---|---|\n\
+        | memory of | 1,024 | `a.rs` | `SIZE` |\n| memory of | ¼ | `a.rs` | `PART` |\n\
+        | memory of | 7 | `a.rs` | `TIME` |\n| requests | ¾ | `a.rs` | `requests` |\n";
 
     #[test]
     fn number_equal_to_its_constant_is_accepted() {
@@ -273,7 +261,7 @@ mod tests {
         let changed = SOURCE.replace("512", "511");
         let complaints = differing_with(LIST, &changed);
         let expected =
-            "ci/limits.txt:4: `SIZE` of a.rs is 1046528, and SECURITY.md:5 has 1048576 (1,024)";
+            "ci/limits.md:6: `SIZE` of a.rs is 1046528, and SECURITY.md:5 has 1048576 (1,024)";
         assert_eq!(complaints, [expected]);
         for changed in [
             ("from_secs(7", "from_secs(8"),
@@ -286,22 +274,25 @@ mod tests {
 
     #[test]
     fn number_without_a_constant_is_reported() {
-        let complaints = differing_with(&LIST.replace("memory of | ¼ | a.rs | PART\n", ""), SOURCE);
+        let complaints = differing_with(
+            &LIST.replace("| memory of | ¼ | `a.rs` | `PART` |\n", ""),
+            SOURCE,
+        );
         assert_eq!(
             complaints,
-            ["SECURITY.md:5: `¼` has no constant in ci/limits.txt"]
+            ["SECURITY.md:5: `¼` has no constant in ci/limits.md"]
         );
         let complaints = differing_with(&LIST.replace("PART", "PORT"), SOURCE);
         assert_eq!(
             complaints,
-            ["ci/limits.txt:5: a.rs defines no number `PORT`"]
+            ["ci/limits.md:7: a.rs defines no number `PORT`"]
         );
-        let listed = LIST.replace("a.rs | PART", "- | the format's");
+        let listed = LIST.replace("`a.rs` | `PART`", "| the format's");
         assert_eq!(differing_with(&listed, SOURCE), [""; 0]);
         for (before, after) in [
             ("| 7 |", "| 8 |"),
-            ("requests |", "reqs |"),
-            ("requests |", "requests"),
+            ("| requests |", "| reqs |"),
+            ("| requests |", "| requests"),
         ] {
             assert!(!differing_with(&LIST.replace(before, after), SOURCE).is_empty());
         }

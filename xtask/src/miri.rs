@@ -118,75 +118,10 @@ const SOFTNIC_IN_CI: [&str; 3] = [
     "region_without_rights_read",
 ];
 
-/// Parts of the names of tests excluded from Miri, each with the reason.
-pub(crate) const LEFT_OUT: [(&str, &str); 32] = [
-    (
-        "interleavings",
-        "loom switches stacks by itself; or all orders, which take hours",
-    ),
-    ("every_order", "all orders, which take hours"),
-    ("failed_destroy_in_drop", "all orders, which take hours"),
-    (
-        "legal",
-        "compares the whole table of transitions, without unsafe code",
-    ),
-    ("largest_ring", "8 million slots"),
-    ("every_sequence_has_a_slot", "8 million slots"),
-    ("every_list_beyond_a_limit", "2401 lists of elements"),
-    ("zero_sized_or_aligned_work", "8 million slots"),
-    ("slab_names_wrap_around", "8 million slots"),
-    ("identity_is_not_reused", "65,535 identities"),
-    ("identities_end", "4 million identities"),
-    ("processes_share", "memfd_create"),
-    ("shared_memory", "memfd_create"),
-    ("huge", "mmap with MAP_HUGETLB"),
-    ("odp_", "mmap with MAP_NORESERVE"),
-    (
-        "dmabuf_reg_mr",
-        "the device of a file, reported differently by two calls",
-    ),
-    ("fork", "fork"),
-    ("removal::", "open directories, and fstatat"),
-    ("completion_counters", "functions looked up at run time"),
-    ("waiting::", "poll"),
-    ("descriptors::", "poll"),
-    ("extended_cq_completes_work", "poll"),
-    ("events::", "poll"),
-    (
-        "extended_queues_share_a_channel",
-        "flags of event descriptors",
-    ),
-    (
-        "pyverbs::",
-        "the same calls as the other tests, in rdma-core's order",
-    ),
-    ("pool", "threads that spin for each other take hours"),
-    (
-        "pool_buffer_has_one_owner",
-        "threads that spin for each other take hours",
-    ),
-    (
-        "same_frames_with_and_without_recording",
-        "a thousand frames",
-    ),
-    ("repeatedly_failing", "hundreds of rounds"),
-    ("many_rounds", "thousands of rounds"),
-    (
-        "with_holes_drops_each_work_once",
-        "64 orders of 11 requests",
-    ),
-    (
-        "request_with_too_many_elements",
-        "128 elements in each of all ways take 5 minutes",
-    ),
-];
-
 /// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
-    let left_out = LEFT_OUT.iter().map(|(part, _)| *part);
     let runs = COMPLETE.iter().chain(&IN_CI);
-    let selected = runs.flat_map(|run| run.names).copied();
-    selected.chain(left_out).collect()
+    runs.flat_map(|run| run.names).copied().collect()
 }
 
 /// Installs a nightly toolchain with Miri by rustup, unless there is one.

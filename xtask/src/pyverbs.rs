@@ -1,12 +1,12 @@
 //! Coverage of pyverbs, rdma-core's own test suite: every pyverbs case has an equivalent test here.
 //!
-//! `verbs/tests/pyverbs.txt` maps each case to a test. A complete test run checks the results, and fails if a test of
+//! `verbs/tests/pyverbs.md` maps each case to a test. A complete test run checks the results, and fails if a test of
 //! the table is missing or failed. Tests on a device must pass on Soft-RoCE and on softnic.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::differences;
 use crate::outcomes::Outcomes;
@@ -14,7 +14,7 @@ use crate::output;
 use crate::workspace::Workspace;
 
 /// Path of the table, relative to the workspace's root.
-const TABLE: &str = "verbs/tests/pyverbs.txt";
+const TABLE: &str = "verbs/tests/pyverbs.md";
 
 /// One case of pyverbs.
 #[derive(Debug)]
@@ -47,53 +47,58 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
 
 /// Parses the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
-    let mut cases = Vec::new();
-    let mut unique = HashSet::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (case, is_shared) =
-            parse_line(line, &cases).with_context(|| format!("{TABLE}:{}", number + 1))?;
-        let mut fresh = unique.insert((case.file, case.name));
-        if let Some((program, twin)) = case.twin
-            && !is_shared
-        {
-            fresh &= unique.insert((program, twin));
-        }
-        ensure!(
-            fresh,
-            "{TABLE}:{}: the case or the test is listed twice",
-            number + 1
-        );
-        cases.push(case);
-    }
-    Ok(cases)
+    let rows = tables::rows(text, ["case", "test", "where"]);
+    let rows = rows.map_err(Error::msg).context(TABLE)?.into_iter();
+    let (mut twins, mut tested) = (HashMap::new(), HashSet::new());
+    rows.map(|row| {
+        let case = parse_row(row.cells, &mut twins, &mut tested);
+        case.with_context(|| format!("{TABLE}:{}", row.line))
+    })
+    .collect()
 }
 
-/// Parses a line below those of `cases`. Returns whether the case shares the test of one of `cases`.
-fn parse_line<'t>(line: &'t str, cases: &[Case<'t>]) -> Result<(Case<'t>, bool)> {
-    let case = |file, name, twin| Case { file, name, twin };
-    match *line.split_whitespace().collect::<Vec<_>>() {
-        [file, name, kind @ ("rxe" | "fake"), program, twin] => {
-            let on_device = program.ends_with("/device");
+/// Parses a row below those with the cases of `twins` and the tests of `tested`.
+fn parse_row<'t>(
+    [case, test, kind]: [&'t str; 3],
+    twins: &mut HashMap<&'t str, Option<(&'t str, &'t str)>>,
+    tested: &mut HashSet<(&'t str, &'t str)>,
+) -> Result<Case<'t>> {
+    let [case, test] = [case, test].map(|cell| cell.trim_matches('`'));
+    let (file, name) = case.split_once(' ').context("expected `FILE CASE`")?;
+    let twin = test.split_once(' ');
+    ensure!(
+        twin.is_some() || test.is_empty(),
+        "expected `PROGRAM TEST` or no text"
+    );
+    match (kind, twin) {
+        ("rxe" | "fake", None) => {}
+        ("rxe" | "fake", Some(twin)) => {
+            let is_on_device = twin.0.ends_with("/device");
             ensure!(
-                on_device == (kind == "rxe"),
-                "the twin of a case for {kind} is not in {program}"
+                is_on_device == (kind == "rxe"),
+                "the twin of a case for {kind} is not in {}",
+                twin.0
             );
-            Ok((case(file, name, Some((program, twin))), false))
-        }
-        [file, name, "rxe" | "fake"] => Ok((case(file, name, None), false)),
-        [file, name, "same", other] => {
-            let twin = cases.iter().find(|case| case.name == other);
-            let twin = twin.and_then(|case| case.twin);
-            ensure!(twin.is_some(), "{other} is not above, or has no twin");
-            Ok((case(file, name, twin), true))
+            ensure!(tested.insert(twin), "the test is listed twice");
         }
         _ => {
-            bail!("expected `FILE CASE rxe|fake [PROGRAM TEST]` or `FILE CASE same CASE`")
+            let other = kind
+                .strip_prefix("as `")
+                .and_then(|kind| kind.strip_suffix('`'));
+            let Some(other) = other else {
+                bail!("expected rxe, fake or as `CASE`");
+            };
+            ensure!(
+                twin.is_some() && twins.get(other) == Some(&twin),
+                "{other} is not above, or has another twin"
+            );
         }
     }
+    ensure!(
+        twins.insert(name, twin).is_none(),
+        "the case is listed twice"
+    );
+    Ok(Case { file, name, twin })
 }
 
 /// The run of an equivalent test that did not pass, or the first one, and its outcome. A test on a device runs on
@@ -153,18 +158,18 @@ fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, String, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::own_logic;
+    use crate::left_out;
 
-    const TEXT: &str = "# comment\n\
-        test_pd.py PDTest.a rxe verbs/device pd::a\n\
-        test_pd.py PDTest.b rxe verbs/device pd::b\n\
-        test_pd.py PDTest.c rxe verbs/device pd::c\n\
-        test_pd.py PDTest.d rxe verbs/device pd::d\n\
-        test_pd.py PDTest.e rxe verbs/device pd::e\n\
-        test_dm.py DMTest.a fake fake dm::a\n\
-        test_dm.py DMTest.b fake\n\
-        test_dm.py DMTest.c same DMTest.a\n\
-        test_dm.py DMTest.d fake compile_fail dm_twice\n";
+    const TEXT: &str = "| case | test | where |\n|---|---|---|\n\
+        | `test_pd.py PDTest.a` | `verbs/device pd::a` | rxe |\n\
+        | `test_pd.py PDTest.b` | `verbs/device pd::b` | rxe |\n\
+        | `test_pd.py PDTest.c` | `verbs/device pd::c` | rxe |\n\
+        | `test_pd.py PDTest.d` | `verbs/device pd::d` | rxe |\n\
+        | `test_pd.py PDTest.e` | `verbs/device pd::e` | rxe |\n\
+        | `test_dm.py DMTest.a` | `fake dm::a` | fake |\n\
+        | `test_dm.py DMTest.b` | | fake |\n\
+        | `test_dm.py DMTest.c` | `fake dm::a` | as `DMTest.a` |\n\
+        | `test_dm.py DMTest.d` | `compile_fail dm_twice` | fake |\n";
 
     #[test]
     fn compare_looks_up_each_test_in_its_own_programs() {
@@ -204,15 +209,16 @@ mod tests {
     #[test]
     fn parse_of_duplicate_or_misplaced_test_fails() {
         for line in [
-            "test_pd.py PDTest.a rxe fake pd::a",
-            "test_pd.py PDTest.a fake verbs/device pd::a",
-            "test_pd.py PDTest.f rxe verbs/device pd::a",
-            "test_pd.py PDTest.a rxe verbs/device pd::f",
-            "test_pd.py PDTest.f somewhere",
-            "test_pd.py PDTest.f same",
-            "test_pd.py PDTest.a same DMTest.a",
-            "test_pd.py PDTest.f same DMTest.b",
-            "test_pd.py PDTest.f same PDTest.g",
+            "| `test_pd.py PDTest.f` | `fake pd::f` | rxe |",
+            "| `test_pd.py PDTest.f` | `verbs/device pd::f` | fake |",
+            "| `test_pd.py PDTest.f` | `verbs/device pd::a` | rxe |",
+            "| `test_pd.py PDTest.a` | `verbs/device pd::f` | rxe |",
+            "| `test_pd.py PDTest.f` | `verbs/device pd::f` | elsewhere |",
+            "| `test_pd.py PDTest.f` | `fake dm::a` |",
+            "| `test_pd.py PDTest.a` | `fake dm::a` | as `DMTest.a` |",
+            "| `test_pd.py PDTest.f` | `verbs/device pd::b` | as `DMTest.a` |",
+            "| `test_pd.py PDTest.f` | | as `DMTest.b` |",
+            "| `test_pd.py PDTest.f` | `fake dm::a` | as `PDTest.g` |",
         ] {
             assert!(parse(&format!("{TEXT}{line}\n")).is_err(), "{line}");
         }
@@ -220,17 +226,17 @@ mod tests {
 
     #[test]
     fn table_in_repository_has_all_cases() {
-        let text = include_str!("../../verbs/tests/pyverbs.txt");
+        let text = include_str!("../../verbs/tests/pyverbs.md");
         let cases = parse(text).unwrap();
-        let is_row = |line: &&str| !line.starts_with('#');
-        let on_device = |line: &&str| line.contains(" rxe ");
-        let on_device = text.lines().filter(is_row).filter(on_device).count();
+        let is_on_device = |line: &&str| line.ends_with("| rxe |");
+        let on_device = text.lines().filter(is_on_device).count();
         assert_eq!((cases.len(), on_device), (235, 115));
         assert!(cases.iter().all(|case| case.twin.is_some()));
         // `ci` leaves none of them out.
         for (program, twin) in cases.iter().filter_map(|case| case.twin) {
             let library = program.split('/').next().unwrap();
-            assert!(!own_logic::has(library, twin), "{twin}");
+            let mut left_out = left_out::of(left_out::Run::RxeInCi);
+            assert!(!left_out.any(|row| row.covers(library, twin)), "{twin}");
         }
     }
 }

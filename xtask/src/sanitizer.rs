@@ -10,11 +10,10 @@ use anyhow::{Result, ensure};
 use soft_roce::backend::Backend;
 use soft_roce::process;
 
+use crate::left_out;
+
 /// Target triple. An explicit `--target` keeps build scripts uninstrumented.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// Part of the names of tests that measure memory growth. `AddressSanitizer` delays the reuse of freed memory.
-pub(crate) const MEASURING_MEMORY: &str = "thousand_connections_leak_nothing";
 
 /// Seeds of the swarms of softnic: fewer than in `cargo test`, because instrumented code is ten times slower.
 const SWARM_SEEDS: &str = "0..100";
@@ -83,7 +82,7 @@ impl Sanitizer {
                 format!("suppressions={}", suppressions.display()),
             );
         cargo.arg("--").args(filter);
-        cargo.args(["--skip", MEASURING_MEMORY]);
+        cargo.args(left_out::arguments(left_out::Run::AddressSanitizer, "*"));
         cargo
     }
 

@@ -2,14 +2,14 @@
 //!
 //! A complete run records its stacks, softnic and that of the guests, in `target/stacks`, and prints all of them. So does a run
 //! of all tests on one stack, `--stack softnic` or `--device-only`. The reasons for capabilities that differ are in
-//! `verbs/tests/capabilities.txt`.
+//! `verbs/tests/capabilities.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 
 use crate::differences::{self, Device};
 use crate::outcomes::Outcomes;
@@ -18,7 +18,7 @@ use crate::stack::Stack;
 use crate::workspace::Workspace;
 
 /// Path of the reasons, relative to the workspace's root.
-const REASONS: &str = "verbs/tests/capabilities.txt";
+const REASONS: &str = "verbs/tests/capabilities.md";
 
 /// Variable with the file for the capabilities, in the device tests.
 pub(crate) const VARIABLE: &str = "CAPABILITIES";
@@ -124,7 +124,7 @@ fn print(workspace: &Workspace) -> Result<()> {
     let path = workspace.root().join(REASONS);
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (table, unexplained) = table(&stacks, &reasons(&text));
+    let (table, unexplained) = table(&stacks, &reasons(&text)?);
     output::print(table);
     ensure!(
         unexplained.is_empty(),
@@ -161,11 +161,10 @@ fn parse(text: &str) -> Result<Record> {
 }
 
 /// Reasons by capability.
-fn reasons(text: &str) -> BTreeMap<&str, &str> {
-    let rows = text.lines().filter(|line| !line.starts_with('#'));
-    rows.filter_map(|line| line.split_once(char::is_whitespace))
-        .map(|(name, reason)| (name, reason.trim()))
-        .collect()
+fn reasons(text: &str) -> Result<BTreeMap<&str, &str>> {
+    let rows = tables::rows(text, ["capability", "reason"]);
+    let rows = rows.map_err(Error::msg).context(REASONS)?.into_iter();
+    Ok(rows.map(|row| row.cells.into()).collect())
 }
 
 /// The table, and the capabilities that differ without a reason.
@@ -228,7 +227,8 @@ mod tests {
         let stacks = stacks
             .map(|(name, record)| (name.to_owned(), record))
             .into();
-        let all = reasons("# a comment\nflush  since rdma-core 45\n");
+        let all = reasons("| capability | reason |\n|---|---|\n| flush | since rdma-core 45 |\n")
+            .unwrap();
         let (text, unexplained) = table(&stacks, &all);
         let words: Vec<Vec<&str>> = text
             .lines()
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn reasons_in_the_repository_are_those_of_recorded_capabilities() {
         let test = include_str!("../../verbs/tests/device/capabilities.rs");
-        let all = reasons(include_str!("../../verbs/tests/capabilities.txt"));
+        let all = reasons(include_str!("../../verbs/tests/capabilities.md")).unwrap();
         assert!(all.len() > 5);
         for name in all.keys() {
             assert!(test.contains(&format!("\"{name}\"")), "{name}");
@@ -259,18 +259,20 @@ mod tests {
     }
 
     /// Linux and rdma-core in a row of the documentation's table.
-    fn documented(feature: &str) -> [&str; 2] {
-        let page = include_str!("../../verbs/src/lib.rs");
-        let rows = page.lines().filter(|line| line.starts_with("//! |"));
-        let mut found = rows.filter(|row| row.contains(feature));
-        let cells: Vec<_> = found.next().unwrap().split('|').map(str::trim).collect();
-        assert_eq!((cells.len(), found.next()), (5, None), "{feature}");
-        [cells[2], cells[3]]
+    fn documented(feature: &str) -> [String; 2] {
+        let source = include_str!("../../verbs/src/lib.rs");
+        let page = source.replace("//! ", "");
+        let rows =
+            tables::rows(&page, ["feature", "Soft-RoCE's since", "rdma-core's since"]).unwrap();
+        let mut found = rows.iter().filter(|row| row.cells[0].contains(feature));
+        let [_, linux, rdma_core] = found.next().unwrap().cells;
+        assert_eq!(found.next(), None, "{feature}");
+        [linux, rdma_core].map(str::to_owned)
     }
 
     #[test]
     fn reasons_name_the_kernel_and_the_library_of_the_documentation() {
-        let all = reasons(include_str!("../../verbs/tests/capabilities.txt"));
+        let all = reasons(include_str!("../../verbs/tests/capabilities.md")).unwrap();
         for (capability, feature) in [
             ("atomic-write", "[`op::AtomicWrite`]"),
             ("flush", "[`op::Flush`]"),
@@ -282,7 +284,7 @@ mod tests {
             ),
         ] {
             let [linux, rdma_core] = documented(feature);
-            let since = match linux {
+            let since = match &*linux {
                 "any" => format!("rdma-core {rdma_core}"),
                 _ => format!("{linux} and rdma-core {rdma_core}"),
             };

@@ -59,16 +59,17 @@ const SUPPRESSIONS: &str = "ci/valgrind.supp";
 /// The table of soundness holes and their tests.
 const HOLES: &str = "verbs/tests/holes.md";
 
+/// Tables of softnic's rules, which name tests by their file, below the folder of tests or of those of the engine.
+const RULES: [&str; 2] = ["softnic/TRANSPORT.md", "softnic/LINUX.md"];
+const TESTS_OF_RULES: [&str; 2] = ["softnic/tests", "softnic/tests/engine"];
+
 /// Sources of the libraries with builders.
 const LIBRARIES: [&str; 4] = ["verbs/src/", "cm/src/", "rsocket/src/", "rds/src/"];
 
 /// Checks the Rust files, documents and packages of the workspace, and the tables of holes and assumptions.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let root = workspace.root();
-    let read = |file: &Path| {
-        fs::read_to_string(root.join(file))
-            .with_context(|| format!("cannot read {}", file.display()))
-    };
+    let read = |file: &Path| read(root, file);
     let mut complaints = Vec::new();
     let (mut tests, mut exceptions) = (HashSet::new(), HashSet::new());
     let (mut paths, mut citations) = (Vec::new(), Vec::new());
@@ -104,15 +105,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     complaints.extend(test_names::empty_selections(&selections, &paths));
     let suppressions = read(Path::new(SUPPRESSIONS))?;
     complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
-    complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
-    complaints.extend(documented_limits::differing(
-        &read(Path::new(documented_limits::DOCUMENT))?,
-        &read(Path::new(documented_limits::LIST))?,
-        &tests,
-        |file| fs::read_to_string(root.join(file)).ok(),
-    ));
-    let table = read(Path::new(assumptions::FILE))?;
-    complaints.extend(assumptions::complaints(&table, &tests, &citations));
+    complaints.extend(table_rules(root, &tests, &paths, &citations)?);
     let verbs = read(Path::new(surface::ROOT))?;
     complaints.extend(surface::crowded_root(&verbs));
     let source = |file: &str| fs::read_to_string(root.join("verbs/src").join(file)).ok();
@@ -123,6 +116,37 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         bail!("\n{}", complaints.join("\n"));
     }
     Ok(())
+}
+
+/// The violations of tables that name tests: of holes, rules, limits and assumptions.
+fn table_rules(
+    root: &Path,
+    tests: &HashSet<String>,
+    paths: &[String],
+    citations: &[assumptions::Citation],
+) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for file in [HOLES, RULES[0], RULES[1]] {
+        let table = read(root, Path::new(file))?;
+        let exists = |test: &str| match file {
+            HOLES => tests.contains(test),
+            _ => is_of_rule(test, paths),
+        };
+        complaints.extend(absent_tests(file, &table, exists));
+    }
+    complaints.extend(documented_limits::differing(
+        &read(root, Path::new(documented_limits::DOCUMENT))?,
+        &read(root, Path::new(documented_limits::LIST))?,
+        tests,
+        |file| fs::read_to_string(root.join(file)).ok(),
+    ));
+    let table = read(root, Path::new(assumptions::FILE))?;
+    complaints.extend(assumptions::complaints(&table, tests, citations));
+    Ok(complaints)
+}
+
+fn read(root: &Path, file: &Path) -> Result<String> {
+    fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {}", file.display()))
 }
 
 /// The violations of packages; `dependencies` is the table of dependencies.
@@ -257,18 +281,46 @@ fn tests_in(name: &str, text: &str) -> Vec<String> {
     functions.chain(misuse.map(str::to_owned)).collect()
 }
 
-/// Reports tests in the table that do not exist, and rows without a test.
-fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
+/// Reports tests in the last columns of tables, `test` or `tests`, that do not exist, and rows without a test.
+fn absent_tests(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let tables = match tables::all(text) {
+        Ok(tables) => tables,
+        Err(error) => return vec![format!("{file}:{error}")],
+    };
+    let is_of_tests = |table: &tables::Table<'_>| {
+        let last = table.columns.last();
+        last.is_some_and(|last| ["test", "tests"].contains(last))
+    };
+    let rows = tables
+        .into_iter()
+        .filter(is_of_tests)
+        .flat_map(|table| table.rows);
+    let mut rows = rows.peekable();
     let mut complaints = Vec::new();
-    for (index, row) in assumptions::rows(tables) {
-        let named = assumptions::quoted(row.rsplit('|').nth(1).unwrap_or_default());
+    if rows.peek().is_none() {
+        complaints.push(format!("{file}: no table of tests"));
+    }
+    for row in rows {
+        let named: Vec<_> = row
+            .cells
+            .last()
+            .into_iter()
+            .flat_map(|cell| tables::quoted(cell))
+            .collect();
         if named.is_empty() {
-            complaints.push(format!("{HOLES}:{}: no test", index + 1));
+            complaints.push(format!("{file}:{}: no test", row.line));
         }
-        let absent = named.into_iter().filter(|test| !tests.contains(*test));
-        complaints.extend(absent.map(|test| format!("{HOLES}:{}: no test `{test}`", index + 1)));
+        let absent = named.into_iter().filter(|test| !exists(test));
+        complaints.extend(absent.map(|test| format!("{file}:{}: no test `{test}`", row.line)));
     }
     complaints
+}
+
+/// Whether a test of [`RULES`], `FILE::NAME`, is one of `paths`.
+fn is_of_rule(test: &str, paths: &[String]) -> bool {
+    let folder = TESTS_OF_RULES[usize::from(!test.contains('/'))];
+    let path = document_paths::joined(Path::new(folder), test);
+    paths.contains(&path.to_string_lossy().replace('/', "::"))
 }
 
 /// Complains about published packages with features whose documentation on docs.rs lacks some of the features.
@@ -415,17 +467,39 @@ mod tests {
             "fn main() {}",
         ));
         let table = "| hole | test |\n|---|---|\n| a `b` | `it_is_closed`, `misuse` |\n";
-        assert_eq!(absent_tests(table, &tests), [""; 0]);
-        let two = format!("{table}\n{table}");
-        assert_eq!(absent_tests(&two, &tests), [""; 0]);
+        let absent = |table: &str| absent_tests(HOLES, table, |test| tests.contains(test));
+        assert_eq!(absent(table), [""; 0]);
+        assert_eq!(absent(&format!("{table}\n{table}")), [""; 0]);
         let open = format!("{table}| c | `it_is_open` |\n| d | nothing |\n");
         assert_eq!(
-            absent_tests(&open, &tests),
+            absent(&open),
             [
                 "verbs/tests/holes.md:4: no test `it_is_open`",
                 "verbs/tests/holes.md:5: no test"
             ]
         );
+        let renamed = table.replace("test", "check");
+        let complaint = "verbs/tests/holes.md: no table of tests";
+        assert_eq!(absent(&renamed), [complaint]);
+    }
+
+    #[test]
+    fn tests_of_rules_are_found_by_their_file() {
+        let paths = [
+            "softnic::tests::engine::hostile::frame_is_dropped",
+            "softnic::capi::tests::two_hosts::main::mtu_is_known",
+        ];
+        let paths = paths.map(str::to_owned);
+        for (test, exists) in [
+            ("hostile::frame_is_dropped", true),
+            ("engine/hostile::frame_is_dropped", true),
+            ("../capi/tests/two_hosts/main::mtu_is_known", true),
+            ("frame_is_dropped", false),
+            ("hostile::frame_is_dropped_again", false),
+            ("wire/hostile::frame_is_dropped", false),
+        ] {
+            assert_eq!(is_of_rule(test, &paths), exists, "{test}");
+        }
     }
 
     #[test]

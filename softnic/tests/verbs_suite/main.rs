@@ -1,6 +1,6 @@
 //! The device tests of `verbs`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
 //!
-//! Missing modules are in `softnic/tests/differences.txt`, each with its reason.
+//! Missing modules are in `ci/left_out.md`, each with its reason.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../verbs/tests/device/absent.rs"]

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use soft_roce::process;
 use soft_roce::setup::{self, Group};
 
@@ -18,16 +18,22 @@ use crate::output;
 use crate::workspace::Workspace;
 
 /// The table, below the workspace's root.
-const TABLE: &str = "ci/counts.txt";
+const TABLE: &str = "ci/counts.md";
 
 /// Maximum change of an instruction count.
 const TOLERANCE: f64 = 0.02;
 
+/// The document up to the compiler, the heading of the table.
 const HEADER: &str = "\
-# Instructions and allocations of one operation, with its completion: `cargo xtask bench counts` writes this table, and
-# `--check`, as in `ci`, fails at a change of more than 2 %. The cases are in verbs/benches/noop, and include the empty
-# provider. The history of this file is that of the costs.
-";
+# Counts
+
+Instructions and allocations of one operation, with its completion: `cargo xtask bench counts` writes this table, and
+`--check`, as in `ci`, fails at a change of more than 2 %. The cases are in verbs/benches/noop, and include the empty
+provider. The history of this file is that of the costs.
+
+## ";
+
+const COLUMNS: [&str; 3] = ["case", "instructions", "allocations"];
 
 /// The counts of a table, or of this machine.
 #[derive(Debug, Default, PartialEq)]
@@ -56,35 +62,33 @@ impl Counts {
     /// A line has another form; the error names it.
     fn read(text: &str) -> Result<Self> {
         let mut counts = Self::default();
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        for line in lines.filter(|line| !line.is_empty()) {
-            let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-            match fields[..] {
-                ["compiler", compiler] => compiler.clone_into(&mut counts.compiler),
-                [case, instructions, allocations] => {
-                    let number = |text: &str| {
-                        text.parse()
-                            .with_context(|| format!("`{text}` in `{line}` is no number"))
-                    };
-                    let count = Count {
-                        instructions: number(instructions)?,
-                        allocations: number(allocations)?,
-                    };
-                    counts.cases.insert(case.to_owned(), count);
-                }
-                _ => anyhow::bail!("`{line}` is not `case | instructions | allocations`"),
-            }
+        for row in tables::rows(text, COLUMNS).map_err(Error::msg)? {
+            row.heading.clone_into(&mut counts.compiler);
+            let [case, instructions, allocations] = row.cells;
+            let number = |text: &str| {
+                text.parse()
+                    .with_context(|| format!("line {}: `{text}` is no number", row.line))
+            };
+            let count = Count {
+                instructions: number(instructions)?,
+                allocations: number(allocations)?,
+            };
+            counts.cases.insert(case.to_owned(), count);
         }
         Ok(counts)
     }
 
     fn table(&self) -> String {
-        let mut text = format!("{HEADER}compiler | {}\n", self.compiler);
+        let columns = COLUMNS.join(" | ");
+        let mut text = format!(
+            "{HEADER}{}\n\n| {columns} |\n|---|---|---|\n",
+            self.compiler
+        );
         for (case, count) in &self.cases {
             // Writing to a string cannot fail.
             let _infallible = writeln!(
                 text,
-                "{case} | {:.1} | {}",
+                "| {case} | {:.1} | {} |",
                 count.instructions, count.allocations
             );
         }
@@ -187,12 +191,13 @@ mod tests {
     fn table_is_read_as_it_is_written() {
         let counts = counts(&[("recv", 104.0, 0.0), ("send", 119.8, 0.25)]);
         assert_eq!(Counts::read(&counts.table()).unwrap(), counts);
-        let error = format!("{:#}", Counts::read("send | many | 0\n").unwrap_err());
+        let with = |row: &str| Counts::read(&(counts.table() + row));
+        let error = format!("{:#}", with("| send | many | 0 |\n").unwrap_err());
         assert!(
             error.contains("`many`") && error.contains("no number"),
             "{error}"
         );
-        assert!(Counts::read("send | 1\n").is_err());
+        assert!(with("| send | 1 |\n").is_err());
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) enum Name {
     Softnic,
     /// Many streams, peers and sockets on softnic, on this machine
     Scale,
-    /// Instructions of each kind of work: written to `ci/counts.txt`, or compared with it by `--check`
+    /// Instructions of each kind of work: written to `ci/counts.md`, or compared with it by `--check`
     Counts,
 }
 

@@ -15,6 +15,7 @@ use soft_roce::{Run, process};
 
 use super::guests::device_script;
 use super::{Options, Program, Suite, with_brief_suite};
+use crate::left_out;
 use crate::outcomes::Outcomes;
 use crate::output;
 use crate::stack::Stack;
@@ -43,22 +44,6 @@ const TESTS: [&str; 2] = ["simulator", "fuzz"];
 /// Integration tests of softnic that run, besides the unit tests: its engine, its connection manager, and the device tests of
 /// `verbs`.
 const TESTS_OF_SOFTNIC: [&str; 3] = ["engine", "manager", "verbs_suite"];
-
-/// Parts of the names of softnic's tests that the emulation cannot run.
-pub(super) const NOT_EMULATED: [&str; 8] = [
-    // Children of the test program: the kernel cannot start a program for another architecture.
-    "device_with_hidden_failures_is_refused",
-    "is_fork_initialized",
-    // Sockets with an option that the emulator does not know.
-    "address_in_use_is_reported_with_the_remedy",
-    "variables_with_bad_values_are_named_with_the_remedy",
-    "panic_for_one_datagram_ends_no_receiving_thread",
-    "datagram_without_a_checksum_is_received",
-    // A thread's blocked signals are the emulator's.
-    "threads_of_the_crate_block_all_other_signals",
-    // The emulator has less address space.
-    "huge_page_shortage_names_the_pool",
-];
 
 /// The -sys crates: package, and folder.
 const BINDINGS: [(&str, &str); 4] = [
@@ -232,7 +217,7 @@ impl Suite<'_> {
         tests.args(["--package", "softnic", "--lib"]);
         tests.args(TESTS_OF_SOFTNIC.iter().flat_map(|name| ["--test", name]));
         tests.arg("--");
-        tests.args(NOT_EMULATED.iter().flat_map(|name| ["--skip", name]));
+        tests.args(left_out::arguments(left_out::Run::Arm64, "softnic"));
         self.run_counting(&mut tests, counts, &mut Outcomes::default())?;
         self.bindings_for_arm64(counts)
     }

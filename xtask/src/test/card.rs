@@ -16,6 +16,7 @@ use soft_roce::{RdmaCore, process};
 
 use super::guests::device_script;
 use super::{Options, Program, Suite};
+use crate::left_out;
 use crate::outcomes::DEVICE_TESTS_OF;
 use crate::output;
 use crate::stack::Stack;
@@ -24,37 +25,6 @@ use crate::workspace::{self, Workspace};
 
 /// Packages with a suite for cards.
 const SUITES: [&str; 4] = ["rdma-verbs", "rdma-cm", "rdma-rsocket", "rdma-rds"];
-
-/// Modules of device tests for software devices: library, module, reason.
-pub(super) const LEFT_OUT: [(&str, &str, &str); 7] = [
-    (
-        "verbs",
-        "absent::",
-        "expects features to be missing that a card may have",
-    ),
-    (
-        "verbs",
-        "doorbells::",
-        "a card's doorbell is no call to the kernel",
-    ),
-    (
-        "verbs",
-        "soft_roce_events::",
-        "makes network interfaces, and counts on Soft-RoCE's lengths of queues",
-    ),
-    ("rsocket", "datagrams::", "reads Soft-RoCE's counters"),
-    (
-        "rsocket",
-        "growth::",
-        "counts the memory regions of the machine",
-    ),
-    (
-        "rsocket",
-        "half_open::",
-        "counts the memory regions of the machine",
-    ),
-    ("rsocket", "settings::", "mounts a folder over /etc"),
-];
 
 /// Rights of root that the programs lose.
 const DROPPED: &str = "-net_admin,-sys_admin,-sys_module,-sys_boot";
@@ -114,8 +84,7 @@ pub(super) fn run(name: &str, options: &Options) -> Result<bool> {
 /// The command that runs the programs, without rights over the machine.
 fn command(programs: &[Program], device: &Card, filter: Option<&str>) -> Result<Command> {
     let arguments = |program: &Program| {
-        let omitted = LEFT_OUT.iter().filter(|row| row.0 == program.library);
-        let skipped = omitted.flat_map(|row| ["--skip", row.1]);
+        let skipped = left_out::arguments(left_out::Run::Card, &program.library);
         filter.into_iter().chain(skipped).collect()
     };
     let script = device_script(programs, arguments, LIMIT)?;
@@ -344,8 +313,9 @@ impl Report {
             }
         }
         text += "\nLeft out:\n\n";
-        for (library, module, reason) in LEFT_OUT {
-            put(&mut text, format_args!("- {library} `{module}`: {reason}"));
+        for row in left_out::of(left_out::Run::Card) {
+            let line = format_args!("- {} `{}`: {}", row.library, row.tests, row.reason);
+            put(&mut text, line);
         }
         for suite in &self.suites {
             for (test, reason) in &suite.omitted {
@@ -418,7 +388,7 @@ mod tests {
             "| rds (has not ended) | 0 | 0 | 0 |",
             "Failed: verbs `c::d`\n```text\nbroken | here\n```",
             "- verbs `b`: adds an address\n",
-            "- verbs `doorbells::`: ",
+            "- verbs `doorbells::*`: ",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }

@@ -14,9 +14,8 @@ use soft_roce::{Device, Event, EventKind, Run, quote};
 use super::{ALSO_OVER_IWARP, DIFFERENT_OVER_IWARP, Program, Suite};
 use crate::differences::Device as Tested;
 use crate::outcomes::{DEVICE_TESTS_OF, KERNEL, Outcomes};
-use crate::sanitizer::MEASURING_MEMORY;
 use crate::stage::Counts;
-use crate::{output, own_logic, stack_table};
+use crate::{left_out, output, stack_table};
 
 /// Number of guests that run at the same time, each with the tests of one package: one test at a time leaves a processor
 /// idle while it waits. A guest under QEMU may use two processors and boots slowly, so one runs all tests.
@@ -99,14 +98,14 @@ impl Suite<'_> {
     ) -> Result<()> {
         let mut arguments: Vec<&str> = self.options.filter.as_deref().into_iter().collect();
         if self.options.sanitize {
-            arguments.extend(["--skip", MEASURING_MEMORY]);
+            arguments.extend(left_out::arguments(left_out::Run::AddressSanitizer, "*"));
         }
         let programs = self.build_device_tests(is_selected)?;
         let arguments = |program: &Program| {
             let mut all = arguments.clone();
             if self.options.without_repeats {
-                let modules = own_logic::of(&program.library);
-                all.extend(modules.flat_map(|module| ["--skip", module]));
+                let run = left_out::Run::RxeInCi;
+                all.extend(left_out::arguments(run, &program.library));
             }
             all
         };

@@ -39,12 +39,12 @@ use rustix::pipe::PipeFlags;
 
 use crate::conformance;
 use crate::differences::{self, Device as Tested};
+use crate::left_out::{self, LeftOut};
 use crate::miri;
 use crate::outcomes::Outcomes;
 use crate::output;
-use crate::own_logic;
 use crate::pyverbs;
-use crate::sanitizer::{self, MEASURING_MEMORY, Sanitizer};
+use crate::sanitizer::{self, Sanitizer};
 use crate::stack::{self, Stack};
 use crate::stack_table;
 use crate::stage::{Counts, Stages};
@@ -100,7 +100,7 @@ pub(crate) struct Options {
     /// Prints no routine lines, as in the log of `ci`.
     #[arg(skip)]
     pub(crate) brief: bool,
-    /// Whether guests leave out the device tests of [`own_logic`], which run on softnic, and the tests over iWARP that need
+    /// Whether guests leave out the device tests of [`left_out::Run::RxeInCi`], which run on softnic, and the tests over iWARP that need
     /// the [`newest`] kernel.
     #[arg(skip)]
     pub(crate) without_repeats: bool,
@@ -158,31 +158,12 @@ fn at_once(name: &str, backend: Backend) -> u32 {
 /// Tests that only run the compiler; not run under valgrind.
 const COMPILING: [&str; 1] = ["compile_fail"];
 
-/// Parts of the names of exhaustive tests: too slow under valgrind, or on loom's stacks, unsupported by valgrind. Other
-/// tests cover the same code.
-const EXHAUSTIVE: [&str; 6] = [
-    "interleavings::",
-    "every_order",
-    "failed_destroy_in_drop",
-    "every_sequence",
-    "every_distance",
-    "every_slot_and",
-];
-
-/// Part of the name of a test that maps more address space than valgrind supports.
-const TOO_LARGE: &str = "huge_mapping_with_empty_pool_names_the_pool";
-
 /// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
-    let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
-    parts.extend(newest::HOSTS);
+    let mut parts = newest::HOSTS.to_vec();
     parts.extend(DIFFERENT_OVER_IWARP);
     parts.extend(COMPILING);
-    parts.extend(EXHAUSTIVE);
-    parts.extend(own_logic::MODULES.map(|(_, module)| module));
-    parts.extend(card::LEFT_OUT.map(|(_, module, _)| module));
-    parts.extend(arm64::NOT_EMULATED);
-    parts.extend(rules::LEFT_OUT.map(|(_, test, _, _)| test));
+    parts.extend(left_out::ALL.iter().map(LeftOut::part));
     parts
 }
 
@@ -231,8 +212,8 @@ pub(crate) fn run_stages(
     if options.miri {
         setup::ensure(&[Group::Build])?;
         miri::require()?;
-        for (test, reason) in miri::LEFT_OUT {
-            output::print(format_args!("left out: {test} ({reason})"));
+        for row in left_out::of(left_out::Run::Miri) {
+            output::print(format_args!("left out: {} ({})", row.tests, row.reason));
         }
         stages.test("miri", |counts| suite.miri(&miri::COMPLETE, counts));
         return Ok(());
@@ -613,8 +594,7 @@ impl Suite<'_> {
             valgrind.arg("--errors-for-leak-kinds=definite");
             valgrind.arg(format!("--suppressions={}", suppressions.display()));
             valgrind.arg(&program.executable).arg("--test-threads=1");
-            let skipped = EXHAUSTIVE.iter().chain([&TOO_LARGE]);
-            valgrind.args(skipped.flat_map(|name| ["--skip", name]));
+            valgrind.args(left_out::arguments(left_out::Run::Valgrind, "*"));
             valgrind.args(&self.options.filter);
             if let Err(error) = self.run_counting(&mut valgrind, counts, &mut Outcomes::default()) {
                 failed.push(format!("{error:#}"));
@@ -675,7 +655,7 @@ impl Suite<'_> {
             Some(filter) => cargo.arg(filter),
             None => cargo.args(names),
         };
-        cargo.args(miri::LEFT_OUT.iter().flat_map(|(test, _)| ["--skip", test]));
+        cargo.args(left_out::arguments(left_out::Run::Miri, "*"));
         self.run_counting(&mut cargo, counts, &mut Outcomes::default())
     }
 

@@ -7,6 +7,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 
 use super::{Program, Suite, with_brief_suite};
+use crate::left_out;
 use crate::outcomes::Outcomes;
 use crate::stage::{Counts, Stages};
 use crate::workspace::Workspace;
@@ -30,40 +31,6 @@ const SWARM_SEEDS: &str = "0..300";
 
 /// Number of programs that run at a time.
 const AT_ONCE: usize = 2;
-
-/// Tests of behaviour that the manual pages do not promise: suite, test, rule and reason.
-pub(super) const LEFT_OUT: [(&str, &str, &str, &str); 5] = [
-    (
-        "verbs_suite",
-        "channel_has_no_event_before_a_completion",
-        "coalesced",
-        "expects no event without a completion",
-    ),
-    (
-        "verbs_suite",
-        "post_send_qp_state_bad_flow",
-        "early-post",
-        "expects the refusal of a request before RTS, which mlx5 and rxe accept",
-    ),
-    (
-        "rsocket_suite",
-        "readable_wait_is_not_woken_by_send_completions",
-        "coalesced",
-        "expects no event without a completion",
-    ),
-    (
-        "rsocket_suite",
-        "write_with_the_key_of_another_connection_of_the_group_succeeds",
-        "not-visible",
-        "expects the write of a connection before the message of another one",
-    ),
-    (
-        "softnic",
-        "trace_of_the_client_is_the_documented_one",
-        "colliding",
-        "expects different numbers of the two queue pairs",
-    ),
-];
 
 /// Runs the stage.
 pub(crate) fn run_stage(workspace: &Workspace, stages: &mut Stages) {
@@ -131,8 +98,7 @@ impl Suite<'_> {
             .env("CARGO_MANIFEST_DIR", &program.folder)
             .env("SOFTNIC_ADVERSARY", rules)
             .env("SWARM_SEEDS", SWARM_SEEDS);
-        let skipped = LEFT_OUT.iter().filter(|row| row.0 == name);
-        command.args(skipped.flat_map(|row| ["--skip", row.1]));
+        command.args(left_out::arguments(left_out::Run::Rules, name));
         command.args(&self.options.filter);
         command
     }

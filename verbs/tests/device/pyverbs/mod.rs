@@ -1,4 +1,4 @@
-//! Twins of the cases of pyverbs, rdma-core's own test suite, by their names. `tests/pyverbs.txt`
+//! Twins of the cases of pyverbs, rdma-core's own test suite, by their names. `tests/pyverbs.md`
 //! has the whole list, with the twins elsewhere.
 
 mod addr;

@@ -1,5 +1,5 @@
 //! Twins of the cases of pyverbs, rdma-core's own test suite, that cannot run on Soft-RoCE, by
-//! their names. `tests/pyverbs.txt` has the whole list, with the twins elsewhere.
+//! their names. `tests/pyverbs.md` has the whole list, with the twins elsewhere.
 
 mod device_memory;
 mod flow;
