@@ -13,7 +13,6 @@ mod pair;
 mod placement;
 mod recorded;
 mod reliable;
-mod rules;
 mod shadow;
 mod simulation;
 mod srd;
