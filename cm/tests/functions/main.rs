@@ -1,8 +1,6 @@
 //! Every function of librdmacm has a test and a safe counterpart, found by its name. Constants, and names of
 //! libibverbs, also lead to their counterparts.
 
-#![expect(clippy::panic, reason = "a test fails by panicking")]
-
 #[path = "../../../verbs/tests/shared/rust_files.rs"]
 mod rust_files;
 
