@@ -2,15 +2,15 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    mem::ManuallyDrop,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::{Wake, Waker},
 };
 
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use verbs::{
     fd::InternalFd,
     waiting::{EventFd, Waiters},
@@ -50,6 +50,12 @@ impl Interest {
         ..Self::NONE
     };
 
+    /// Removes the directions of another interest.
+    fn remove(&mut self, other: Self) {
+        self.read &= !other.read;
+        self.write &= !other.write;
+    }
+
     /// Returns the union of two interests.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -71,48 +77,162 @@ impl Interest {
 /// One direction of a [`Watcher`].
 #[derive(Debug)]
 struct DirectionWaker {
-    event: Arc<EventFd>,
-    /// A retry in this direction is worthwhile.
-    should_retry: AtomicBool,
+    signal: Arc<Signal>,
+    direction: Interest,
 }
 
 impl Wake for DirectionWaker {
     fn wake(self: Arc<Self>) {
-        self.should_retry.store(true, SeqCst);
-        self.event.notify();
+        self.signal.set_due(self.direction);
     }
+}
+
+/// The directions in which a retry is worthwhile, and the descriptor that is readable while there is one.
+#[derive(Debug, Default)]
+struct Signal {
+    due: Mutex<Due>,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    directions: Interest,
+    descriptor: Option<Descriptor>,
+}
+
+impl Signal {
+    fn lock(&self) -> MutexGuard<'_, Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each call is an edge of the descriptor.
+    fn set_due(&self, direction: Interest) {
+        let mut due = self.lock();
+        due.directions = due.directions.or(direction);
+        if let Some(descriptor) = &mut due.descriptor {
+            descriptor.set_readable(false);
+            descriptor.set_readable(true);
+        }
+    }
+}
+
+/// An `epoll` instance of the event source, readable too while a retry is due.
+#[derive(Debug)]
+struct Descriptor {
+    epoll: Arc<InternalFd>,
+    /// A member whose events are requested while a retry is due. A change of a member needs no memory, so cannot fail.
+    always: Arc<EventFd>,
+    is_readable: bool,
+}
+
+impl Descriptor {
+    fn set_readable(&mut self, is_readable: bool) {
+        if std::mem::replace(&mut self.is_readable, is_readable) == is_readable {
+            return;
+        }
+        let flags = match is_readable {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
+        let data = epoll::EventData::new_u64(0);
+        let _: rustix::io::Result<()> = epoll::modify(&self.epoll, &self.always, data, flags);
+        if !is_readable {
+            // The kernel takes the member off the list of ready ones at a wait only, and its next event would be no edge.
+            let mut members = Vec::with_capacity(MEMBERS);
+            let buffer = rustix::buffer::spare_capacity(&mut members);
+            let now = Some(&Timespec::default());
+            let _: rustix::io::Result<usize> = epoll::wait(&self.epoll, buffer, now);
+        }
+    }
+}
+
+/// Number of members of a [`Descriptor`].
+const MEMBERS: usize = 2;
+
+/// Returns an eventfd of the process that is always readable.
+pub(crate) fn always_readable() -> io::Result<Arc<EventFd>> {
+    static ALWAYS: Mutex<Option<(u64, Arc<EventFd>)>> = Mutex::new(None);
+    let process = verbs::fork::fork_generation();
+    let mut always = ALWAYS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((owner, event)) = &*always
+        && *owner == process
+    {
+        return Ok(Arc::clone(event));
+    }
+    let event = Arc::new(EventFd::new()?);
+    event.notify();
+    let old = always.replace((process, Arc::clone(&event)));
+    // The descriptor of the parent process.
+    let _kept = ManuallyDrop::new(old);
+    Ok(event)
 }
 
 /// Notifies nonblocking callers through one descriptor of both directions. An attempt in one direction
 /// leaves the descriptor readable for the other one.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    /// `epoll` instance of the event source and of `event`.
-    descriptor: InternalFd,
-    event: Arc<EventFd>,
+    signal: Arc<Signal>,
     reading: Arc<DirectionWaker>,
     writing: Arc<DirectionWaker>,
+    /// Set by the first use, which may fail for lack of descriptors.
+    descriptor: OnceLock<Arc<InternalFd>>,
+    is_requested: AtomicBool,
 }
 
 impl Watcher {
-    /// The descriptor is readable at the events of `source` too.
-    pub(crate) fn new(source: &impl EventSource) -> io::Result<Self> {
-        let descriptor = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let event = Arc::new(EventFd::new()?);
-        source.add_to(&descriptor, false, 0)?;
-        event.add_to(&descriptor, false, 0)?;
-        let direction = || {
+    pub(crate) fn new() -> Self {
+        let signal = Arc::new(Signal::default());
+        let direction = |direction| {
             Arc::new(DirectionWaker {
-                event: Arc::clone(&event),
-                should_retry: AtomicBool::new(false),
+                signal: Arc::clone(&signal),
+                direction,
             })
         };
-        Ok(Self {
-            descriptor,
-            reading: direction(),
-            writing: direction(),
-            event,
-        })
+        Self {
+            reading: direction(Interest::READ),
+            writing: direction(Interest::WRITE),
+            signal,
+            descriptor: OnceLock::new(),
+            is_requested: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the descriptor, readable at the events of `source` too. Created by the first call, unless
+    /// [added](Self::notify_in) before.
+    pub(crate) fn descriptor(&self, source: &impl EventSource) -> io::Result<&InternalFd> {
+        self.is_requested.store(true, SeqCst);
+        if let Some(descriptor) = self.descriptor.get() {
+            return Ok(descriptor);
+        }
+        let epoll = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        self.notify_in(&Arc::new(epoll), source)
+    }
+
+    /// Makes an `epoll` instance the descriptor, if there is none. Returns the descriptor.
+    pub(crate) fn notify_in(
+        &self,
+        epoll: &Arc<InternalFd>,
+        source: &impl EventSource,
+    ) -> io::Result<&InternalFd> {
+        let due = &mut *self.signal.lock();
+        if due.descriptor.is_none() {
+            let always = always_readable()?;
+            source.add_to(epoll, false, 0)?;
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(epoll, &always, data, epoll::EventFlags::empty())
+                .inspect_err(|_| drop(source.remove_from(epoll)))?;
+            let descriptor = due.descriptor.insert(Descriptor {
+                epoll: Arc::clone(epoll),
+                always,
+                is_readable: false,
+            });
+            descriptor.set_readable(due.directions != Interest::NONE);
+        }
+        Ok(self.descriptor.get_or_init(|| Arc::clone(epoll)))
+    }
+
+    /// Whether the creation of the descriptor has failed.
+    pub(crate) fn lacks_descriptor(&self) -> bool {
+        self.is_requested.load(SeqCst) && self.descriptor.get().is_none()
     }
 
     /// The directions of an interest, each with its own interest.
@@ -127,8 +247,8 @@ impl Watcher {
 
     /// Removes the interest of a caller that retries.
     pub(crate) fn unwatch(&self, waiters: &mut Waiters<Interest>, interest: Interest) {
+        self.signal.lock().directions.remove(interest);
         for (_, direction) in self.directions(interest) {
-            direction.should_retry.store(false, SeqCst);
             waiters.remove_task(&Waker::from(Arc::clone(direction)));
         }
     }
@@ -139,35 +259,32 @@ impl Watcher {
         for (interest, direction) in self.directions(interest) {
             waiters.add_task(interest, &Waker::from(Arc::clone(direction)));
         }
-        let mut all = self.directions(Interest::BOTH);
-        if !all.any(|(_, direction)| direction.should_retry.load(SeqCst)) {
-            self.event.drain();
+        let due = &mut *self.signal.lock();
+        if due.directions == Interest::NONE
+            && let Some(descriptor) = &mut due.descriptor
+        {
+            descriptor.set_readable(false);
         }
-    }
-}
-
-impl AsFd for Watcher {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{os::fd::AsFd, time::Duration};
 
     use super::*;
 
     struct Fixture {
         watcher: Watcher,
+        source: Arc<EventFd>,
         waiters: Waiters<Interest>,
     }
 
     impl Fixture {
         fn new() -> Self {
-            let source = Arc::new(EventFd::new().unwrap());
             Self {
-                watcher: Watcher::new(&source).unwrap(),
+                watcher: Watcher::new(),
+                source: Arc::new(EventFd::new().unwrap()),
                 waiters: Waiters::new(),
             }
         }
@@ -182,8 +299,12 @@ mod tests {
             }
         }
 
+        fn descriptor(&self) -> &InternalFd {
+            self.watcher.descriptor(&self.source).unwrap()
+        }
+
         fn is_readable(&self) -> bool {
-            let fd = self.watcher.as_fd();
+            let fd = self.descriptor().as_fd();
             verbs::fd::wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
         }
     }
@@ -248,5 +369,49 @@ mod tests {
             fixture.watch(second);
             assert!(!fixture.is_readable());
         }
+    }
+
+    #[test]
+    fn late_descriptor_shows_a_retry_due_before() {
+        let mut fixture = Fixture::new();
+        fixture.watch(Interest::READ);
+        fixture.notify(Interest::READ);
+        assert!(fixture.is_readable());
+        fixture.watch(Interest::READ);
+        assert!(!fixture.is_readable());
+        fixture.source.notify();
+        assert!(fixture.is_readable(), "by the source");
+    }
+
+    /// The descriptor in an edge-triggered `epoll` instance of the program.
+    #[test]
+    fn each_notification_is_an_edge() {
+        let mut fixture = Fixture::new();
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&outer, fixture.descriptor(), data, flags).unwrap();
+        let has_edge = || {
+            let mut events = Vec::with_capacity(1);
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&outer, buffer, Some(&Timespec::default())).unwrap() == 1
+        };
+        assert!(!has_edge());
+        for _ in 0..3 {
+            fixture.watch(Interest::BOTH);
+            for direction in [Interest::READ, Interest::WRITE] {
+                fixture.notify(direction);
+                assert!(has_edge(), "{direction:?} is due");
+                assert!(!has_edge());
+            }
+        }
+        // Without a look of the program in between.
+        fixture.watch(Interest::BOTH);
+        fixture.notify(Interest::READ);
+        fixture.watch(Interest::BOTH);
+        fixture.notify(Interest::READ);
+        assert!(has_edge());
+        fixture.watch(Interest::BOTH);
+        assert!(!has_edge());
     }
 }

@@ -82,7 +82,7 @@ pub(crate) trait Pollable: Source<Interest = Interest, Error = io::Error> {
 #[derive(Debug)]
 pub(crate) struct Shared<S, C> {
     state: waiting::Shared<S, C>,
-    /// Of nonblocking callers. Created by the first use.
+    /// Of nonblocking callers.
     watcher: OnceLock<Watcher>,
 }
 
@@ -144,18 +144,14 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
         self.state.channel()
     }
 
-    fn watcher(&self) -> io::Result<&Watcher> {
-        if let Some(watcher) = self.watcher.get() {
-            return Ok(watcher);
-        }
-        let watcher = Watcher::new(self.source())?;
-        // Another thread may have been first.
-        Ok(self.watcher.get_or_init(|| watcher))
+    fn watcher(&self) -> &Watcher {
+        self.watcher.get_or_init(Watcher::new)
     }
 
-    /// Returns the descriptor of [`AsFd`], or the error of its creation.
-    pub(crate) fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.watcher()?.as_fd())
+    /// Makes an `epoll` instance the descriptor of [`AsFd`], before the first use.
+    pub(crate) fn notify_in(&self, epoll: &Arc<InternalFd>) -> io::Result<()> {
+        let descriptor = self.watcher().notify_in(epoll, self.source());
+        descriptor.map(drop)
     }
 
     /// Repeats an attempt until there is a result, processing completions and waiting in between.
@@ -243,7 +239,13 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
     fn register(&self, state: &mut S, interest: Interest, mode: WaitMode<'_>) -> io::Result<()> {
         match mode {
             WaitMode::Task(task) => state.waiters().add_task(interest, task),
-            _ => self.watcher()?.watch(state.waiters(), interest),
+            _ => {
+                let watcher = self.watcher();
+                if watcher.lacks_descriptor() {
+                    watcher.descriptor(self.source())?;
+                }
+                watcher.watch(state.waiters(), interest);
+            }
         }
         Ok(())
     }
@@ -321,7 +323,8 @@ impl<S: Pollable, C: EventSource> Shared<S, C> {
 impl<S: Pollable, C: EventSource> AsFd for Shared<S, C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // Too many open files: the next nonblocking call that would block fails.
-        self.descriptor().unwrap_or_else(|_| self.channel())
+        let descriptor = self.watcher().descriptor(self.source());
+        descriptor.map_or_else(|_| self.channel(), AsFd::as_fd)
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
     setup::{self, MAX_SETUP_WORK},
     timers::Timers,
     unsent::Unsent,
+    waiters::always_readable,
 };
 
 /// Maximum number of attempts to find the engines at the exit of the process: the lock is held briefly, except while the engine
@@ -79,7 +80,7 @@ impl Engine {
             timers: Mutex::new(Timers::new()),
             unsent: Unsent::new()?,
             event_fd: EventFd::new()?,
-            always_readable: EventFd::new()?,
+            always_readable: always_readable()?,
             deferring: Mutex::default(),
             datagram_sockets: Mutex::default(),
             next_socket_name: AtomicU64::new(0),
@@ -90,7 +91,6 @@ impl Engine {
             is_refused: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         });
-        new.always_readable.notify();
         let served = Arc::downgrade(&new);
         verbs::signals::spawn_without_signals("rsocket-setup", move || {
             setup::run(|| served.upgrade(), &work);

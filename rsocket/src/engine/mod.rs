@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     /// Notified of a new timer.
     event_fd: EventFd,
     /// In place of descriptors that cannot be created.
-    always_readable: EventFd,
+    always_readable: Arc<EventFd>,
     /// Listeners with deferred requests.
     deferring: Mutex<Vec<Weak<Backlog>>>,
     /// Datagram sockets by their names in `udp`.

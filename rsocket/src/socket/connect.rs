@@ -51,7 +51,9 @@ impl Socket {
             let options = state.choices.options();
             let stream = Stream::new(connection, &self.engine, &options);
             stream.set_nonblocking(self.is_nonblocking());
-            self.watch(&stream)?;
+            if let Some(poller) = self.poller.get() {
+                stream.connection().shared().notify_in(poller)?;
+            }
             Ok(stream)
         });
         match connected {

@@ -95,7 +95,7 @@ pub struct Socket {
     state: Mutex<SocketState>,
     nonblocking: AtomicBool,
     /// `epoll` instance watching the event source of the present phase. Created by the first use.
-    poller: OnceLock<InternalFd>,
+    poller: OnceLock<Arc<InternalFd>>,
     /// Shows the socket's readiness to programs unaware of rsockets.
     reflection: Reflection,
 }
@@ -274,18 +274,20 @@ impl Socket {
     }
 
     /// The `epoll` instance of [`AsFd`].
-    fn poller(&self) -> io::Result<&InternalFd> {
+    fn poller(&self) -> io::Result<&Arc<InternalFd>> {
         // Locked, so that no phase begins meanwhile. The end of a connection attempt stays to be reported.
         let state = self.lock_raw();
         if let Some(poller) = self.poller.get() {
             return Ok(poller);
         }
-        let poller = verbs::fd::raised(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let poller = Arc::new(verbs::fd::raised(epoll::create(
+            epoll::CreateFlags::CLOEXEC,
+        )?));
         match &state.phase {
             Phase::Connecting(connecting) => watch(&poller, connecting.event_fd())?,
-            Phase::Connected(stream) => watch(&poller, stream.connection().shared().descriptor()?)?,
+            Phase::Connected(stream) => stream.connection().shared().notify_in(&poller)?,
             Phase::Listening(listener) => watch(&poller, &**listener)?,
-            Phase::Datagram(datagram) => watch(&poller, datagram.shared().descriptor()?)?,
+            Phase::Datagram(datagram) => datagram.shared().notify_in(&poller)?,
             Phase::Idle(_)
             | Phase::Failed
             | Phase::Replaced { .. }
