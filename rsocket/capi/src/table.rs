@@ -10,7 +10,7 @@ use std::{
     process,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -75,7 +75,13 @@ pub(crate) struct Mapped {
 struct SocketTable {
     process: u32,
     entries: ManuallyDrop<HashMap<RawFd, Entry>>,
+    next_number: RawFd,
 }
+
+/// First number that is no descriptor: more than a kernel has memory for.
+const FIRST_NUMBER: RawFd = 1 << 30;
+
+static WITHOUT_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
 
 static TABLE: RwLock<Option<SocketTable>> = RwLock::new(None);
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -85,6 +91,18 @@ impl SocketTable {
         Self {
             process: process::id(),
             entries: ManuallyDrop::default(),
+            next_number: FIRST_NUMBER,
+        }
+    }
+
+    /// Returns a number without an entry that is no descriptor.
+    fn free_number(&mut self) -> RawFd {
+        loop {
+            let number = self.next_number;
+            self.next_number = number.checked_add(1).unwrap_or(FIRST_NUMBER);
+            if !self.entries.contains_key(&number) {
+                return number;
+            }
         }
     }
 
@@ -130,37 +148,48 @@ pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
     }
 }
 
-/// Adds a socket under its own descriptor. Returns the descriptor.
+/// Has sockets get numbers that are no descriptors from now on.
+pub(crate) fn open_without_descriptors() {
+    WITHOUT_DESCRIPTORS.store(true, Relaxed);
+}
+
+/// Whether the numbers of new sockets are their descriptors.
+pub(crate) fn has_descriptors() -> bool {
+    !WITHOUT_DESCRIPTORS.load(Relaxed)
+}
+
+/// Adds a socket under its own descriptor, or under a number. Returns the descriptor or the number.
 pub(crate) fn add_socket(socket: Socket, noted: Noted) -> RawFd {
     use std::os::fd::AsFd;
-    let fd = socket.as_fd().as_raw_fd();
+    let fd = has_descriptors().then(|| socket.as_fd().as_raw_fd());
     let opened = Opened {
         socket: Arc::new(socket),
         generation: GENERATION.fetch_add(1, Relaxed),
         noted,
         mappings: Mutex::new(Some(Vec::new())),
     };
-    insert(fd, Entry::Socket(Arc::new(opened)));
-    fd
+    insert(fd, Entry::Socket(Arc::new(opened)))
 }
 
 /// Adds a set under its descriptor.
 pub(crate) fn add_set(fd: RawFd, set: EventSet) {
-    insert(fd, Entry::Set(Arc::new(set)));
+    insert(Some(fd), Entry::Set(Arc::new(set)));
 }
 
-fn insert(fd: RawFd, entry: Entry) {
+/// Adds an entry, without a descriptor under a number.
+fn insert(fd: Option<RawFd>, entry: Entry) -> RawFd {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     if !table.as_ref().is_some_and(SocketTable::is_own) {
-        *table = Some(SocketTable::new());
+        *table = None;
     }
-    let old = table
-        .as_mut()
-        .and_then(|table| table.entries.insert(fd, entry));
+    let own = table.get_or_insert_with(SocketTable::new);
+    let number = fd.unwrap_or_else(|| own.free_number());
+    let old = own.entries.insert(number, entry);
     drop(table);
     // The program has closed a descriptor of this library with `close`. The old entry is dropped outside the
     // lock.
     drop(old);
+    number
 }
 
 /// Removes an entry. The entry keeps its descriptor open, so the number cannot be reused before the removal.

@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -17,8 +18,9 @@ use libc::{c_int, epoll_event};
 use rsocket_capi as capi;
 
 use crate::{
+    files::borrow,
     fork::{self, Need},
-    table,
+    table::{self, Rsocket},
 };
 
 /// Whether a descriptor is in an `epoll` instance. Read without a lock.
@@ -81,10 +83,20 @@ pub(crate) fn unregister_all(fds: &[c_int]) -> Vec<EpollRegistration> {
 pub(crate) fn register_again(registrations: &[EpollRegistration]) {
     for registration in registrations {
         if let Some(rsocket) = table::find(registration.fd) {
-            drop(capi::drive_mirror(rsocket.fd()));
+            drop(drive(&rsocket, registration.fd));
         }
         // Fails only without memory, and no caller can receive the error.
         registration.control(libc::EPOLL_CTL_ADD);
+    }
+}
+
+/// Keeps the mirror of an rsocket, with the program's descriptor `fd`, up to date from now on.
+fn drive(rsocket: &Rsocket, fd: c_int) -> io::Result<()> {
+    match borrow(fd).map(|mirror| capi::drive_mirror(rsocket.fd(), mirror)) {
+        // The number is closed, or another file's: the program has used a system call past this library.
+        None => Ok(()),
+        Some(Err(err)) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        Some(driven) => driven,
     }
 }
 
@@ -134,7 +146,7 @@ unsafe fn rsocket_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll
     let is_added = op != libc::EPOLL_CTL_DEL;
     if let Some(rsocket) = &rsocket
         && is_added
-        && let Err(err) = capi::drive_mirror(rsocket.fd())
+        && let Err(err) = drive(rsocket, fd)
     {
         set_errno(rsocket::errno(&err));
         return -1;

@@ -122,6 +122,7 @@ unsafe extern "C" fn child() {
 /// Creates an rsocket without a descriptor of the program.
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     verbs::fd::raise_all();
+    capi::open_without_descriptors();
     let outside = INSIDE.replace(true);
     let inner = capi::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
     INSIDE.set(outside);

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     mem::ManuallyDrop,
-    os::fd::{OwnedFd, RawFd},
+    os::fd::{BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -13,7 +13,12 @@ use std::{
 
 use verbs::panics::survive;
 
-use super::{Socket, mirror::Mirror, poll::FAILED, source::Watch};
+use super::{
+    Socket,
+    mirror::{IdleMirror, Mirror},
+    poll::FAILED,
+    source::Watch,
+};
 use crate::{ready_list::ReadyList, waiters::Interest};
 
 /// Waits for events of the sockets with driven mirrors.
@@ -91,6 +96,8 @@ pub(super) struct Reflection {
 
 #[derive(Debug, Default)]
 struct Parts {
+    /// Until the mirror is driven.
+    idle: Option<IdleMirror>,
     mirror: Option<Mirror>,
     driver: Option<(Arc<MirrorDriver>, Watch)>,
 }
@@ -122,23 +129,23 @@ impl Socket {
     /// Returns a descriptor for programs unaware of rsockets: a kernel socket with the readiness of this
     /// socket once [driven](Self::drive_mirror), for any kind of wait, including nested or edge-triggered
     /// `epoll`. The descriptor carries no data: writing fails, and reading finds nothing or an end of stream,
-    /// recorded for [`mirror_was_read`](Self::mirror_was_read). Each call returns a new duplicate.
+    /// recorded for [`mirror_was_read`](Self::mirror_was_read). A socket has one mirror, which the caller may duplicate.
     ///
     /// # Errors
     /// - `EMFILE`: too many open descriptors.
     /// - `EBADF`: the socket has been closed.
+    /// - `EEXIST`: an earlier call has returned the mirror.
     pub fn mirror(&self) -> io::Result<OwnedFd> {
         let mut parts = self.reflection.lock();
         if self.is_closed() {
             return Err(super::os_error(rustix::io::Errno::BADF));
         }
-        if parts.mirror.is_none() {
-            parts.mirror = Some(Mirror::new()?);
+        if parts.idle.is_some() || parts.mirror.is_some() {
+            return Err(super::os_error(rustix::io::Errno::EXIST));
         }
-        match &parts.mirror {
-            Some(mirror) => mirror.duplicate(),
-            None => Err(super::os_error(rustix::io::Errno::BADF)),
-        }
+        let (idle, shown) = IdleMirror::new()?;
+        parts.idle = Some(idle);
+        Ok(shown)
     }
 
     /// Whether a call unaware of this socket has read an end of stream from the [mirror](Self::mirror). Known
@@ -148,19 +155,23 @@ impl Socket {
     }
 
     /// Keeps the [mirror](Self::mirror) up to date from now on: by a thread of this crate, and by each call
-    /// on the socket.
+    /// on the socket. `mirror` is one of its descriptors; this socket keeps a duplicate.
     ///
     /// # Errors
     /// - `EMFILE`: too many open descriptors.
+    /// - `EINVAL`: `mirror` is another file.
     /// - The thread cannot be started.
-    pub fn drive_mirror(self: &Arc<Self>) -> io::Result<()> {
+    pub fn drive_mirror(self: &Arc<Self>, mirror: BorrowedFd<'_>) -> io::Result<()> {
         if self.reflection.driven.load(SeqCst) {
             return Ok(());
         }
-        drop(self.mirror()?);
         let driver = MirrorDriver::get()?;
         let mut parts = self.reflection.lock();
         if parts.driver.is_none() {
+            let idle = parts.idle.as_ref();
+            let idle = idle.ok_or_else(|| super::os_error(rustix::io::Errno::INVAL))?;
+            let shown = idle.reach(mirror)?;
+            parts.mirror = parts.idle.take().map(|idle| Mirror::new(idle, shown));
             let name = driver.next.fetch_add(1, SeqCst);
             driver.sockets().insert(name, Arc::downgrade(self));
             let watch = Watch::new(&driver.ready, name);
@@ -175,7 +186,8 @@ impl Socket {
     /// Whether a descriptor is internal to this socket.
     pub fn keeps_fd(&self, fd: RawFd) -> bool {
         let parts = self.reflection.lock();
-        let mirrors = parts.mirror.as_ref().is_some_and(|mirror| mirror.has(fd));
+        let mirrors = parts.mirror.as_ref().is_some_and(|mirror| mirror.has(fd))
+            || parts.idle.as_ref().is_some_and(|idle| idle.has(fd));
         drop(parts);
         mirrors
             || self

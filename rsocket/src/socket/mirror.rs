@@ -48,10 +48,57 @@ const NARROW: usize = 1;
 /// ten by default (`net.unix.max_dgram_qlen`).
 const MAX_PACKETS: u32 = 8;
 
+/// The other end of a socket pair whose first end is the program's alone: a mirror that shows nothing yet.
+#[derive(Debug)]
+pub(super) struct IdleMirror {
+    peer: InternalFd,
+    /// Number of the program's end in the kernel (`SO_COOKIE`), which no other socket ever has.
+    cookie: u64,
+}
+
+impl IdleMirror {
+    /// Creates a pair, not readable but writable, so that writes by calls unaware of the socket fail rather
+    /// than block. Returns the program's end too.
+    pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (shown, peer) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let peer = raised(peer);
+        send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
+        connect_unspec(&shown)?;
+        // The disconnect leaves a pending error on the other end, and the error would fail the next call.
+        let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&peer);
+        set_room(&shown, ROOMY)?;
+        let cookie = sockopt::socket_cookie(&shown)?;
+        Ok((Self { peer, cookie }, shown))
+    }
+
+    /// Duplicates the program's end, for the updates of its readiness.
+    pub(super) fn reach(&self, shown: BorrowedFd<'_>) -> io::Result<InternalFd> {
+        let check = |fd: BorrowedFd<'_>| match sockopt::socket_cookie(fd) {
+            Ok(cookie) if cookie == self.cookie => Ok(()),
+            _ => Err(Errno::INVAL),
+        };
+        check(shown)?;
+        let duplicate = raised(fcntl_dupfd_cloexec(shown, 0)?);
+        // The program may have given the number to another file in the meantime.
+        check(duplicate.as_fd())?;
+        Ok(duplicate)
+    }
+
+    /// Whether a descriptor is the other end.
+    pub(super) fn has(&self, fd: RawFd) -> bool {
+        self.peer.as_raw_fd() == fd
+    }
+}
+
+fn set_room(shown: impl AsFd, size: usize) -> io::Result<()> {
+    Ok(sockopt::set_socket_send_buffer_size(shown, size)?)
+}
+
 /// A socket pair with the readiness of an rsocket.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    /// The program's end, without a peer. The program gets duplicates.
+    /// The program's end, without a peer: a duplicate.
     shown: InternalFd,
     /// The other end, connected to the program's; `None` once an error is shown.
     peer: Option<InternalFd>,
@@ -65,19 +112,11 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Creates a pair, not readable but writable, so that writes by calls unaware of the socket fail rather
-    /// than block.
-    pub(super) fn new() -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (shown, peer) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        let (shown, peer) = (raised(shown), raised(peer));
-        send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
-        connect_unspec(&shown)?;
-        // The disconnect leaves a pending error on the other end, and the error would fail the next call.
-        let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&peer);
-        let mirror = Self {
+    /// `shown` is the [reached](IdleMirror::reach) end.
+    pub(super) fn new(idle: IdleMirror, shown: InternalFd) -> Self {
+        Self {
             shown,
-            peer: Some(peer),
+            peer: Some(idle.peer),
             now: Readiness {
                 writable: true,
                 ..Readiness::default()
@@ -85,15 +124,7 @@ impl Mirror {
             packets: 0,
             read_by_others: false,
             starved: false,
-        };
-        mirror.set_room(ROOMY)?;
-        Ok(mirror)
-    }
-
-    /// Duplicates the program's end.
-    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
-        // Any number: the program has closed its standard streams if it gets one of theirs.
-        Ok(fcntl_dupfd_cloexec(&self.shown, 0)?)
+        }
     }
 
     /// Whether a descriptor is one of the pair.
@@ -106,10 +137,6 @@ impl Mirror {
     pub(super) fn clear_error(&self) {
         // Reading the error clears it.
         let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&self.shown);
-    }
-
-    fn set_room(&self, size: usize) -> io::Result<()> {
-        Ok(sockopt::set_socket_send_buffer_size(&self.shown, size)?)
     }
 
     /// Shows the readiness of a socket. `after_event` means possible new data since the last call, and causes a new
@@ -127,11 +154,11 @@ impl Mirror {
         self.show_readable(ready.readable, after_event)?;
         if ready.writable {
             if !self.now.writable || self.starved {
-                self.set_room(ROOMY)?;
+                set_room(&self.shown, ROOMY)?;
             }
             self.starved = false;
         } else if self.now.writable {
-            self.set_room(NARROW)?;
+            set_room(&self.shown, NARROW)?;
         }
         self.now = ready;
         Ok(())
@@ -211,12 +238,6 @@ impl Mirror {
     }
 }
 
-impl AsFd for Mirror {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shown.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rustix::event::{Timespec, epoll};
@@ -230,13 +251,18 @@ mod tests {
     const RDHUP: u32 = 0x2000;
     const ALL: u32 = IN | OUT | RDHUP;
 
+    /// A mirror, and the program's end.
+    fn driven() -> (Mirror, OwnedFd) {
+        let (idle, program) = IdleMirror::new().unwrap();
+        let shown = idle.reach(program.as_fd()).unwrap();
+        (Mirror::new(idle, shown), program)
+    }
+
     /// Creates an `epoll` instance watching the program's end.
-    fn watch(mirror: &Mirror, flags: epoll::EventFlags) -> OwnedFd {
+    fn watch(program: &OwnedFd, flags: epoll::EventFlags) -> OwnedFd {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let flags = epoll::EventFlags::from_bits_retain(ALL) | flags;
-        let program = mirror.duplicate().unwrap();
-        epoll::add(&set, &program, epoll::EventData::new_u64(7), flags).unwrap();
-        // The mirror keeps the file open, so the member stays in the set.
+        epoll::add(&set, program, epoll::EventData::new_u64(7), flags).unwrap();
         set
     }
 
@@ -260,8 +286,8 @@ mod tests {
 
     #[test]
     fn mirror_of_each_readiness_is_level_triggered() {
-        let mut mirror = Mirror::new().unwrap();
-        let set = watch(&mirror, epoll::EventFlags::empty());
+        let (mut mirror, program) = driven();
+        let set = watch(&program, epoll::EventFlags::empty());
         mirror.show(ready(false, false), false).unwrap();
         for _ in 0..3 {
             assert_eq!(events(&set), 0);
@@ -294,8 +320,8 @@ mod tests {
 
     #[test]
     fn mirror_of_failed_socket_reports_error_until_cleared() {
-        let mut mirror = Mirror::new().unwrap();
-        let set = watch(&mirror, epoll::EventFlags::empty());
+        let (mut mirror, program) = driven();
+        let set = watch(&program, epoll::EventFlags::empty());
         let failed = Readiness {
             readable: true,
             writable: true,
@@ -312,9 +338,21 @@ mod tests {
     }
 
     #[test]
+    fn mirror_is_driven_by_its_own_descriptor_only() {
+        let (idle, program) = IdleMirror::new().unwrap();
+        let (_other, other_program) = IdleMirror::new().unwrap();
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        for other in [&other_program, &pipe] {
+            let refused = idle.reach(other.as_fd()).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        }
+        idle.reach(program.try_clone().unwrap().as_fd()).unwrap();
+    }
+
+    #[test]
     fn mirror_with_edge_trigger_reports_new_data_and_room() {
-        let mut mirror = Mirror::new().unwrap();
-        let set = watch(&mirror, epoll::EventFlags::ET);
+        let (mut mirror, program) = driven();
+        let set = watch(&program, epoll::EventFlags::ET);
         mirror.show(ready(true, true), false).unwrap();
         assert_eq!(events(&set), IN | OUT);
         mirror.show(ready(true, true), false).unwrap();
@@ -353,8 +391,7 @@ mod tests {
 
     #[test]
     fn mirror_written_to_directly_fails_in_each_state() {
-        let mut mirror = Mirror::new().unwrap();
-        let program = mirror.duplicate().unwrap();
+        let (mut mirror, program) = driven();
         assert_eq!(unknown_writes(&program), [Errno::NOTCONN; 5], "not driven");
         for (readable, writable) in [(false, true), (true, true), (true, false), (false, false)] {
             mirror.show(ready(readable, writable), true).unwrap();
@@ -393,8 +430,7 @@ mod tests {
 
     #[test]
     fn mirror_read_directly_has_no_data_and_is_detected() {
-        let mut mirror = Mirror::new().unwrap();
-        let program = mirror.duplicate().unwrap();
+        let (mut mirror, program) = driven();
         let read = || rustix::io::read(&program, &mut [0_u8; 4]);
         assert_eq!(read(), Err(Errno::AGAIN));
         mirror.show(ready(true, true), true).unwrap();
@@ -411,7 +447,7 @@ mod tests {
 
     #[test]
     fn mirror_of_failed_socket_is_not_read_directly() {
-        let mut mirror = Mirror::new().unwrap();
+        let (mut mirror, _program) = driven();
         mirror.show(ready(true, true), true).unwrap();
         let failed = Readiness {
             failed: true,

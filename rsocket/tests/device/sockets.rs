@@ -4,7 +4,10 @@ use std::{
     fs,
     io::{self, IoSlice, IoSliceMut, Write},
     net::Shutdown,
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -162,15 +165,16 @@ fn second_listen_changes_the_backlog() {
     }
 }
 
-/// The kept failure of an attempt without a listener.
-fn kept_failure() -> Arc<Socket> {
+/// The kept failure of an attempt without a listener, with its mirror.
+fn kept_failure() -> (Arc<Socket>, OwnedFd) {
     let unreachable = {
         let listener = listening();
         listener.local_addr().unwrap()
     };
     let client = Arc::new(Socket::new(Family::V4).unwrap());
     client.set_nonblocking(true);
-    client.drive_mirror().unwrap();
+    let mirror = client.mirror().unwrap();
+    client.drive_mirror(mirror.as_fd()).unwrap();
     let (sender, failed) = mpsc::channel();
     client.keep_failure(move || sender.send(()).unwrap());
     assert_eq!(number(client.connect(unreachable)), EINPROGRESS);
@@ -182,13 +186,12 @@ fn kept_failure() -> Arc<Socket> {
     assert_eq!(number(client.send(b"x")), EAGAIN);
     assert_eq!(number(receive(&client)), EAGAIN);
     assert_eq!(number(client.connect(unreachable)), EALREADY);
-    assert_eq!(mirror_events(&client), PollEvents::empty());
-    client
+    assert_eq!(mirror_events(&mirror), PollEvents::empty());
+    (client, mirror)
 }
 
 /// Events of the mirror, at once.
-fn mirror_events(socket: &Socket) -> PollEvents {
-    let mirror = socket.mirror().unwrap();
+fn mirror_events(mirror: &OwnedFd) -> PollEvents {
     let mut entries = [PollEntry::fd(mirror.as_fd(), BOTH)];
     poll(&mut entries, Some(Duration::ZERO)).unwrap();
     entries[0].ready()
@@ -197,9 +200,9 @@ fn mirror_events(socket: &Socket) -> PollEvents {
 #[test]
 fn kept_failure_of_an_attempt_is_released_with_the_error_of_the_caller() {
     for (given, expected) in [(Some(ENETUNREACH), ENETUNREACH), (None, ECONNREFUSED)] {
-        let client = kept_failure();
+        let (client, mirror) = kept_failure();
         client.fail_attempt(given.map(io::Error::from_raw_os_error));
-        assert!(mirror_events(&client).contains(BOTH | PollEvents::ERR | PollEvents::HUP));
+        assert!(mirror_events(&mirror).contains(BOTH | PollEvents::ERR | PollEvents::HUP));
         let error = client.take_error().unwrap();
         assert_eq!(error.raw_os_error(), Some(expected));
         assert_eq!(number(client.send(b"x")), ENOTCONN);
@@ -208,16 +211,16 @@ fn kept_failure_of_an_attempt_is_released_with_the_error_of_the_caller() {
 
 #[test]
 fn replaced_attempt_is_writable_in_its_mirror_and_ends_each_wait() {
-    let client = kept_failure();
+    let (client, mirror) = kept_failure();
     let waiting = {
         let client = Arc::clone(&client);
         thread::spawn(move || wait_for(&client, PollEvents::IN))
     };
     client.show_replaced(false);
     assert!(waiting.join().unwrap().contains(PollEvents::ERR));
-    assert_eq!(mirror_events(&client), PollEvents::OUT);
+    assert_eq!(mirror_events(&mirror), PollEvents::OUT);
     client.show_replaced(true);
-    assert_eq!(mirror_events(&client), BOTH);
+    assert_eq!(mirror_events(&mirror), BOTH);
     assert_eq!(number(client.send(b"x")), EAGAIN);
     // Without a kept failure, neither has an effect.
     let unconnected = Socket::new(Family::V4).unwrap();

@@ -147,13 +147,13 @@ fn mirrored(client: &Host, server: &Host) -> (Arc<Socket>, OwnedFd, Stream) {
     let addr = SocketAddr::new(server.addr(), 7471);
     let listener = server.run(|| Listener::bind(addr).unwrap());
     let accepting = server.spawn(move || listener.accept().unwrap().0);
-    let socket = client.run(|| {
+    let (socket, mirror) = client.run(|| {
         let socket = Arc::new(Socket::new(Family::V4).unwrap());
         socket.connect(addr).unwrap();
-        socket.drive_mirror().unwrap();
-        socket
+        let mirror = socket.mirror().unwrap();
+        socket.drive_mirror(mirror.as_fd()).unwrap();
+        (socket, mirror)
     });
-    let mirror = socket.mirror().unwrap();
     (socket, mirror, accepting.join().unwrap())
 }
 

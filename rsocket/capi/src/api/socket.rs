@@ -1,6 +1,10 @@
 //! Creating, connecting and closing sockets, and their options.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
+};
 
 use interpose::{last_errno, load};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -49,10 +53,12 @@ fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
     exit::prepare();
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
-    let fd = socket.descriptor()?;
-    let mut fd_flags = fcntl_getfd(fd)?;
-    fd_flags.set(FdFlags::CLOEXEC, close_on_exec);
-    fcntl_setfd(fd, fd_flags)?;
+    if table::has_descriptors() {
+        let fd = socket.descriptor()?;
+        let mut fd_flags = fcntl_getfd(fd)?;
+        fd_flags.set(FdFlags::CLOEXEC, close_on_exec);
+        fcntl_setfd(fd, fd_flags)?;
+    }
     Ok(table::add_socket(socket, noted))
 }
 
@@ -132,7 +138,9 @@ pub unsafe fn accept_with<T>(
 ) -> io::Result<(c_int, T)> {
     let opened = table::socket(fd)?;
     let accepted = opened.socket.accept_with(|socket| {
-        socket.descriptor()?;
+        if table::has_descriptors() {
+            socket.descriptor()?;
+        }
         prepare(socket)
     });
     let (accepted, peer, prepared) = accepted.map_err(|err| {
@@ -334,11 +342,17 @@ pub extern "C-unwind" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
     })
 }
 
-/// Duplicates the [mirror](Socket::mirror) of a socket.
+/// Has the sockets opened from now on have numbers that are no descriptors, for a library that shows their
+/// [mirrors](mirror_of) to its program instead.
+pub fn open_without_descriptors() {
+    table::open_without_descriptors();
+}
+
+/// Returns the [mirror](Socket::mirror) of a socket.
 ///
 /// # Errors
 /// - `EBADF`: the descriptor is not a socket.
-/// - `EMFILE`: too many open descriptors.
+/// - As for [`Socket::mirror`].
 pub fn mirror_of(fd: c_int) -> io::Result<OwnedFd> {
     table::socket(fd)?.socket.mirror()
 }
@@ -347,8 +361,8 @@ pub fn mirror_of(fd: c_int) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As for [`Socket::drive_mirror`].
-pub fn drive_mirror(fd: c_int) -> io::Result<()> {
-    table::socket(fd)?.socket.drive_mirror()
+pub fn drive_mirror(fd: c_int, mirror: BorrowedFd<'_>) -> io::Result<()> {
+    table::socket(fd)?.socket.drive_mirror(mirror)
 }
 
 /// Whether a descriptor is internal to one of the sockets.

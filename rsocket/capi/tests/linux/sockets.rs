@@ -194,3 +194,29 @@ pub(crate) fn connected(kind: Kind) -> [Stream; 2] {
     assert!(fd >= 0, "{}", io::Error::last_os_error());
     [client, Stream { kind, fd }]
 }
+
+/// Number of open descriptors.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The completion channel, and the descriptor of the C interface.
+#[test]
+fn stream_has_two_descriptors() {
+    const PAIRS: usize = 20;
+    let _first = connected(Rdma);
+    // Other tests open and close descriptors meanwhile.
+    let mut added = (0..10).map(|_| {
+        let before = descriptors();
+        let pairs = [(); PAIRS].map(|()| connected(Rdma));
+        for [client, server] in &pairs {
+            for (from, to) in [(client, server), (server, client)] {
+                assert_eq!(to.recv(9, libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+                assert_eq!(from.send(b"x", 0), Ok(1));
+                assert_eq!(to.recv(9, 0), Ok(1));
+            }
+        }
+        descriptors().saturating_sub(before)
+    });
+    assert!(added.any(|added| added <= 2 * 2 * PAIRS));
+}
