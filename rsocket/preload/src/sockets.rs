@@ -475,8 +475,23 @@ unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut soc
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-/// Listens by an rsocket; falls back to TCP with a message if the process may not lock the memory of a connection. Returns
-/// `None` for other descriptors.
+/// Error of a listener by RDMA, its cause, and the remedy: it listens by TCP.
+type TcpReason = (c_int, &'static str, &'static str);
+
+const TCP_REASONS: [TcpReason; 2] = [
+    (
+        libc::ENOMEM,
+        "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)",
+        "raise the limit, as with `ulimit -l unlimited`",
+    ),
+    (
+        libc::EACCES,
+        "the process has changed its credentials since the socket was created",
+        "set RDMAV_FORK_SAFE",
+    ),
+];
+
+/// Listens by an rsocket; falls back to TCP with a message for one of [`TCP_REASONS`]. Returns `None` for other descriptors.
 fn rsocket_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
     let rsocket = table::find(fd)?;
     let name = Name::of(&rsocket).filter(Name::has_port);
@@ -489,9 +504,9 @@ fn rsocket_listen(fd: c_int, backlog: c_int) -> Option<c_int> {
         return Some(0);
     }
     let error = last_errno();
-    let listening = match error {
-        libc::ENOMEM => listen_by_tcp(fd, rsocket, name.as_ref(), backlog),
-        _ => Err(os(error)),
+    let listening = match TCP_REASONS.iter().find(|reason| reason.0 == error) {
+        Some(reason) => listen_by_tcp(fd, rsocket, name.as_ref(), backlog, reason),
+        None => Err(os(error)),
     };
     let fail = |err: io::Error| {
         set_errno(err.raw_os_error().unwrap_or(error));
@@ -519,7 +534,7 @@ fn real_listen(fd: c_int, backlog: c_int) -> c_int {
     unsafe { real(fd, backlog) }
 }
 
-/// Listens by TCP, with a message, as the process may not lock the memory of a connection.
+/// Listens by TCP, with a message.
 ///
 /// # Errors
 /// Of the TCP socket, such as `EADDRINUSE`.
@@ -528,8 +543,8 @@ fn listen_by_tcp(
     rsocket: Arc<Rsocket>,
     bind: Option<&Name>,
     backlog: c_int,
+    &(_, why, remedy): &TcpReason,
 ) -> io::Result<()> {
-    let why = "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
     let listening =
         turn_to_tcp(fd, rsocket, bind, why).and_then(|()| match real_listen(fd, backlog) {
             0 => Ok(()),
@@ -537,7 +552,7 @@ fn listen_by_tcp(
         });
     match &listening {
         Ok(()) => log::warn_once(&format!(
-            "descriptor {fd} listens by TCP, not RDMA: {why}; raise the limit, as with `ulimit -l unlimited`"
+            "descriptor {fd} listens by TCP, not RDMA: {why}; {remedy}"
         )),
         Err(err) => log::write_line(|| {
             format!("descriptor {fd} listens neither by RDMA: {why}; nor by TCP: {err}")

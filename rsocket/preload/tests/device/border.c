@@ -138,6 +138,22 @@ static void listener(void) {
     CHECK(is_rsocket(client));
 }
 
+/* A socket bound before a change, as squid's, listens by TCP. */
+static void bound(void) {
+    struct sockaddr_in name = address;
+    socklen_t length = sizeof name;
+    int listening = socket(AF_INET, SOCK_STREAM, 0), client, server;
+    CHECK(bind(listening, (struct sockaddr *)&name, sizeof name) == 0 && is_rsocket(listening));
+    CHECK(getsockname(listening, (struct sockaddr *)&name, &length) == 0);
+    CHECK(user() == 0 && listen(listening, 4) == 0 && !is_rsocket(listening));
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    server = accept(listening, NULL, NULL);
+    passes(client, server);
+    passes(server, client);
+    CHECK(!is_rsocket(client) && !is_rsocket(server));
+}
+
 static int count_of(const char *folder) {
     int count = 0;
     DIR *entries = opendir(folder);
@@ -188,7 +204,9 @@ static void toggles(void) {
     }
 }
 
-static const struct part parts[] = {{"jumping", jumping}, {"identities", identities}, {"listener", listener}, {"toggles", toggles}};
+static const struct part parts[] = {
+    {"jumping", jumping}, {"identities", identities}, {"listener", listener}, {"bound", bound}, {"toggles", toggles},
+};
 
 int main(int argc, char **argv) {
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);

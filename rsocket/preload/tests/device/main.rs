@@ -317,6 +317,13 @@ fn listener_of_a_process_that_changes_its_identity_reports_the_reason() {
 }
 
 #[test]
+fn socket_bound_before_a_change_of_identity_listens_by_tcp() {
+    let output = call_of("border.c", "bound", &[]);
+    let expected = "listens by TCP, not RDMA: the process has changed its credentials";
+    assert_eq!(output.matches(expected).count(), 1, "{output}");
+}
+
+#[test]
 fn rsocket_passed_by_a_message_reports_the_reason() {
     let output = call_of("semantics.c", "passing", &[]);
     let expected = "cannot be passed to another process";
