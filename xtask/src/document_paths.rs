@@ -1,4 +1,4 @@
-//! Links and paths in documents: each leads to a file of the workspace.
+//! Links and paths in documents: each leads to a file of the workspace. And sources without a noun in `ARCHITECTURE.md`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,6 +10,42 @@ const MADE: &str = "target/";
 
 /// Documents about the past, which name files of their time.
 const HISTORY: [&str; 1] = ["CHANGELOG.md"];
+
+/// The document that names each source.
+pub(crate) const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// Names of sources whose noun is that of their folder, and folders of such sources.
+const OF_FOLDER: [&str; 7] = [
+    "mod.rs",
+    "lib.rs",
+    "main.rs",
+    "tests.rs",
+    "bindings.rs",
+    "tests",
+    "bin",
+];
+
+/// Complains about sources below `src` that the document of the architecture does not name: neither the file, nor one of its
+/// folders with a slash at the end.
+pub(crate) fn unnamed(document: &str, files: &[PathBuf]) -> Vec<String> {
+    let quoted: Vec<_> = document.lines().flat_map(tables::quoted).collect();
+    let is_named = |path: &Path, end: &str| {
+        let mut names = quoted.iter().filter_map(|name| name.strip_suffix(end));
+        names.any(|name| path.ends_with(format!("{name}{end}")))
+    };
+    let complaint = |file: &PathBuf| {
+        let parts: Vec<_> = file.iter().collect();
+        let source = parts.iter().rposition(|part| *part == "src")? + 1;
+        let is_of_folder = |name: &&str| parts[source..].iter().any(|part| part == name);
+        let mut folders = file.ancestors().skip(1).take(parts.len() - source - 1);
+        let is_covered = file.extension().is_none_or(|end| end != "rs")
+            || OF_FOLDER.iter().any(is_of_folder)
+            || is_named(file, ".rs")
+            || folders.any(|folder| is_named(folder, "/"));
+        (!is_covered).then(|| format!("{}: no noun in {ARCHITECTURE}", file.display()))
+    };
+    files.iter().filter_map(complaint).collect()
+}
 
 /// Complains about links, and paths in backquotes, that lead to no file. A path may leave out its first folders.
 pub(crate) fn dead(name: &str, text: &str, files: &[PathBuf]) -> Vec<String> {
@@ -109,5 +145,25 @@ mod tests {
         assert_eq!(dead, expected.map(|text| format!("book/start.md:{text}")));
         assert_eq!(dead_in("CHANGELOG.md", "`gone.rs`"), [""; 0]);
         assert_eq!(dead_in("CHANGELOG.md", "[x](gone.rs)").len(), 1);
+    }
+
+    #[test]
+    fn source_without_a_noun_is_reported() {
+        let document = "### `verbs`\n| `cq.rs`, `qp/` | queues |\n`src/`\n";
+        let unnamed_of = |file: &str| unnamed(document, &[PathBuf::from(file)]);
+        for file in [
+            "verbs/src/cq.rs",
+            "verbs/src/qp/ring/slots.rs",
+            "verbs/src/lib.rs",
+            "verbs/src/bin/tool.rs",
+            "verbs/src/text.md",
+            "verbs/tests/pd.rs",
+        ] {
+            assert_eq!(unnamed_of(file), [""; 0], "{file}");
+        }
+        for file in ["verbs/src/pd.rs", "qp/src/cq/pd.rs", "verbs/src/xcq.rs"] {
+            let complaint = format!("{file}: no noun in ARCHITECTURE.md");
+            assert_eq!(unnamed_of(file), [complaint]);
+        }
     }
 }

@@ -99,6 +99,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         complaints.extend(surface::hiding_imports(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
+    let architecture = read(Path::new(document_paths::ARCHITECTURE))?;
+    complaints.extend(document_paths::unnamed(&architecture, &all));
     complaints.extend(conflict_markers::complaints(root)?);
     complaints.extend(prose::unused_exceptions(&exceptions));
     let selections = [test::selections(), miri::selections()].concat();
