@@ -5,12 +5,11 @@
 //! libraries before `main`. The first call of each function takes a lock of the loader (`dlsym(3)`), later calls take none. Their
 //! own library is a program of this package, as no function for verbs may have a name of the C library.
 
-mod next;
 mod path;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use next::next;
+use interpose::real;
 
 /// Defines functions of the C library. The argument in brackets is the path.
 macro_rules! redirect {
@@ -22,7 +21,7 @@ macro_rules! redirect {
             unsafe extern "C-unwind" fn $name(
                 $($before: $before_type,)* $path: *const c_char $(, $after: $after_type)*
             ) -> $ret {
-                let next = next!($name: unsafe extern "C-unwind" fn(
+                let next = real!($name: unsafe extern "C-unwind" fn(
                     $($before_type,)* *const c_char $(, $after_type)*) -> $ret);
                 // SAFETY: null or a terminated string, as guaranteed by the caller.
                 if !unsafe { path::is_of_device($path) } {
@@ -41,6 +40,7 @@ macro_rules! redirect {
 }
 
 // The mode of `open` and its variants is passed in C only to make a file. Where it is not, the next function ignores it.
+// By the calling conventions of Linux's architectures, a variable argument is passed as a fixed one.
 redirect! {
     fn open([path], flags: c_int, mode: c_uint) -> c_int;
     fn open64([path], flags: c_int, mode: c_uint) -> c_int;
@@ -89,7 +89,7 @@ macro_rules! resolve {
             /// As for the function of the C library.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(path: *const c_char $(, $after: $after_type)*) -> *mut c_char {
-                let next = next!($name: unsafe extern "C-unwind" fn(
+                let next = real!($name: unsafe extern "C-unwind" fn(
                     *const c_char $(, $after_type)*) -> *mut c_char);
                 // SAFETY: null or a terminated string, as guaranteed by the caller.
                 if !unsafe { path::is_of_device(path) } {
