@@ -24,6 +24,8 @@ pub enum Group {
     Siw,
     /// Building rdma-core.
     RdmaCore,
+    /// Building pyverbs, with [`RdmaCore`](Self::RdmaCore).
+    Pyverbs,
     /// Benchmarks.
     Bench,
     /// Building and running programs for ARM64.
@@ -35,8 +37,8 @@ pub enum Group {
 }
 
 impl Group {
-    /// The groups installed by `setup`: all except [`RdmaCore`](Self::RdmaCore) and [`Arm64Guests`](Self::Arm64Guests), for one
-    /// option each, and [`Programs`](Self::Programs), whose packages start servers.
+    /// The groups installed by `setup`: all except [`RdmaCore`](Self::RdmaCore), [`Pyverbs`](Self::Pyverbs) and
+    /// [`Arm64Guests`](Self::Arm64Guests), for one option each, and [`Programs`](Self::Programs), whose packages start servers.
     pub const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,
@@ -61,6 +63,7 @@ impl Group {
             Self::Build => "build",
             Self::Siw => "siw",
             Self::RdmaCore => "rdma-core",
+            Self::Pyverbs => "pyverbs",
             Self::Bench => "bench",
             Self::Arm64 => "arm64",
             Self::Arm64Guests => "arm64-guests",
@@ -211,7 +214,12 @@ mod tests {
     #[test]
     fn package_list_parses_and_covers_every_group() {
         assert!(apt::PACKAGES.lines().all(|line| parse(line).is_some()));
-        let others = [Group::RdmaCore, Group::Arm64Guests, Group::Programs];
+        let others = [
+            Group::RdmaCore,
+            Group::Pyverbs,
+            Group::Arm64Guests,
+            Group::Programs,
+        ];
         for group in Group::ALL.iter().chain(&others) {
             assert!(!entries(&[*group]).is_empty(), "{group:?}");
         }

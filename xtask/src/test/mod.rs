@@ -275,6 +275,9 @@ fn run_stages_of_guests(
     if !options.device_only {
         stages.test("host", |counts| suite.host(counts, &mut outcomes));
     }
+    if options.newest_too {
+        stages.test("new pyverbs", |counts| newest::pyverbs(&suite, counts));
+    }
     if let Some(preparation) = preparation {
         let mut backend = None;
         stages.check("kernel", || {

@@ -19,8 +19,8 @@ use std::{
 /// Time-out of the suite that a correct run never reaches.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Environment variable with the folder of a build of rdma-core with pyverbs, in place of the installed one.
-const BUILD: &str = "SOFTNIC_PYVERBS";
+/// Environment variable with the folder of the suite, in place of the installed one. `PYTHONPATH` names its pyverbs.
+const SUITE: &str = "SOFTNIC_PYVERBS";
 
 /// The installed suite.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
@@ -145,16 +145,8 @@ fn run() -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pyverbs/run.py");
     let mut command = Command::new(env!("CARGO_BIN_EXE_softnic"));
     command.args(["run", "--addr", &addr, "--", PYTHON]);
-    let build = env::var_os(BUILD).map(PathBuf::from);
-    let suite = build.as_ref().map(|build| build.join("tests"));
-    command.args([
-        script.as_path(),
-        suite.as_deref().unwrap_or(Path::new(INSTALLED)),
-        folder.path(),
-    ]);
-    if let Some(build) = &build {
-        command.env("PYTHONPATH", build.join("build/python"));
-    }
+    let suite = env::var_os(SUITE).map_or(INSTALLED.into(), PathBuf::from);
+    command.args([&script, &suite, folder.path()]);
     command.stdin(Stdio::null());
     command.stdout(fs::File::create(&out).unwrap());
     command.stderr(fs::File::create(&err).unwrap());
