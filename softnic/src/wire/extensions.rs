@@ -4,6 +4,7 @@ use super::{
     aeth::Aeth,
     atomic::AtomicEth,
     datagram::Deth,
+    dc::Dceth,
     error::WireError,
     flush::Feth,
     opcode::{Immediate, Opcode, Operation, Position, Transport},
@@ -18,6 +19,8 @@ pub struct Extensions {
     pub deth: Option<Deth>,
     /// Number of the shared receive queue of an extended reliable connection, 24 bits (XRCETH).
     pub xrc_srq: Option<u32>,
+    /// Connection of a dynamically connected request, and the target's key.
+    pub dc: Option<Dceth>,
     /// Kind and extent of a flush.
     pub feth: Option<Feth>,
     /// The responder's memory.
@@ -39,6 +42,7 @@ pub struct Extensions {
 struct Presence {
     deth: bool,
     xrc_srq: bool,
+    dc: bool,
     feth: bool,
     reth: bool,
     atomic: bool,
@@ -53,6 +57,7 @@ impl Presence {
         let mut has = Self {
             deth: matches!(transport, Transport::Ud | Transport::Srd),
             xrc_srq: transport == Transport::Xrc,
+            dc: transport == Transport::Dc,
             ..Self::default()
         };
         match operation {
@@ -69,19 +74,25 @@ impl Presence {
             }
             Operation::ReadResponse(position) => {
                 has.aeth = position != Position::Middle;
-                has.xrc_srq = false;
+                has.no_request();
             }
             Operation::Acknowledge => {
                 has.aeth = true;
-                has.xrc_srq = false;
+                has.no_request();
             }
             Operation::AtomicAcknowledge => {
                 has.aeth = true;
                 has.atomic_ack = true;
-                has.xrc_srq = false;
+                has.no_request();
             }
         }
         has
+    }
+
+    /// Removes the headers of requests only.
+    fn no_request(&mut self) {
+        self.xrc_srq = false;
+        self.dc = false;
     }
 
     fn immediate(&mut self, immediate: Immediate) {
@@ -103,6 +114,9 @@ impl Extensions {
             reader.header("XRC extended transport header");
             let _reserved = reader.u8()?;
             headers.xrc_srq = Some(reader.u24()?);
+        }
+        if has.dc {
+            headers.dc = Some(Dceth::decode(reader)?);
         }
         if has.feth {
             headers.feth = Some(Feth::decode(reader)?);
@@ -144,6 +158,9 @@ impl Extensions {
             to.push(0);
             to.extend(be24(srq));
         }
+        if let Some(dc) = self.dc {
+            dc.encode(to);
+        }
         if let Some(feth) = self.feth {
             feth.encode(to);
         }
@@ -168,6 +185,7 @@ impl Extensions {
         Presence {
             deth: self.deth.is_some(),
             xrc_srq: self.xrc_srq.is_some(),
+            dc: self.dc.is_some(),
             feth: self.feth.is_some(),
             reth: self.reth.is_some(),
             atomic: self.atomic.is_some(),

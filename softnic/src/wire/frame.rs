@@ -142,4 +142,4 @@ impl<'a> Frame<'a> {
 }
 
 /// The longest transport headers: BTH, XRCETH and `AtomicETH`.
-const MAX_TRANSPORT_HEADERS: usize = Bth::LEN + 4 + 28;
+const MAX_TRANSPORT_HEADERS: usize = Bth::LEN + 20 + 28;

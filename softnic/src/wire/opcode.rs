@@ -22,6 +22,8 @@ pub enum Transport {
     Xrc,
     /// Reliable datagrams without order: softnic's own, by opcodes of manufacturers.
     Srd,
+    /// Dynamically connected: softnic's own, by opcodes of manufacturers.
+    Dc,
 }
 
 /// Place of a packet in its message.
@@ -160,6 +162,7 @@ impl Opcode {
             0b011 => Transport::Ud,
             0b101 => Transport::Xrc,
             0b110 => Transport::Srd,
+            0b111 => Transport::Dc,
             _ => return None,
         };
         transport.has(operation).then_some((transport, operation))
@@ -174,12 +177,16 @@ impl Transport {
             Self::Ud => 0x60,
             Self::Xrc => 0xa0,
             Self::Srd => 0xc0,
+            Self::Dc => 0xe0,
         }
     }
 
     fn has(self, operation: Operation) -> bool {
         match (self, operation) {
             (Self::Rc | Self::Xrc, _) => true,
+            (Self::Dc, operation) => {
+                !matches!(operation, Operation::Flush | Operation::AtomicWrite)
+            }
             (Self::Uc, Operation::Send(_, immediate) | Operation::Write(_, immediate)) => {
                 immediate != Immediate::Invalidate
             }
@@ -214,6 +221,7 @@ impl fmt::Display for Opcode {
             Transport::Ud => "UD",
             Transport::Xrc => "XRC",
             Transport::Srd => "SRD",
+            Transport::Dc => "DC",
         };
         write!(f, "{transport} ")?;
         match operation {
@@ -257,6 +265,7 @@ mod tests {
             (0x29, "UC RDMA WRITE Last with Immediate"),
             (0x64, "UD SEND Only"),
             (0xac, "XRC RDMA READ Request"),
+            (0xf3, "DC CmpSwap"),
             (0x0e, "RC RDMA READ Response Middle"),
             (0x81, "opcode 0x81"),
         ];
@@ -272,8 +281,9 @@ mod tests {
             assert_eq!(Opcode::new(transport, operation), Some(Opcode(byte)));
             Some(byte)
         });
-        // 25 of reliable and extended connections each, 12 of unreliable ones, 2 of datagrams, 7 of reliable ones.
-        assert_eq!(bytes.count(), 25 + 25 + 12 + 2 + 7);
+        // 25 of reliable and extended connections each, 23 of dynamic ones, 12 of unreliable ones, 2 of datagrams, 7 of
+        // reliable ones.
+        assert_eq!(bytes.count(), 25 + 25 + 23 + 12 + 2 + 7);
     }
 
     #[test]

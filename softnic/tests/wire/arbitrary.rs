@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use softnic::wire::{
-    Aeth, AtomicEth, Bth, Deth, Extensions, Feth, Frame, IpHeader, Nak, Opcode, Operation,
+    Aeth, AtomicEth, Bth, Dceth, Deth, Extensions, Feth, Frame, IpHeader, Nak, Opcode, Operation,
     Position, Reth, Syndrome, Transport,
 };
 
@@ -164,10 +164,22 @@ fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions 
         qkey: low(0),
         src_qp: low(1) & BITS_24,
     });
-    let is_xrc_request =
-        transport == Transport::Xrc && headers.aeth.is_none() && !is_read_middle(operation);
-    headers.xrc_srq = is_xrc_request.then(|| low(2) & BITS_24);
+    if headers.aeth.is_none() && !is_read_middle(operation) {
+        add_connection(&mut headers, transport, fill);
+    }
     headers
+}
+
+/// Adds the header of a request of an extended or a dynamic connection.
+fn add_connection(headers: &mut Extensions, transport: Transport, fill: [u64; 4]) {
+    let low = |at: usize, bits: u32| u32::try_from(fill[at] & u64::from(bits)).unwrap();
+    headers.xrc_srq = (transport == Transport::Xrc).then(|| low(2, BITS_24));
+    headers.dc = (transport == Transport::Dc).then(|| Dceth {
+        key: fill[3],
+        session: low(0, u32::MAX),
+        first: low(1, BITS_24),
+        src_qp: low(2, BITS_24),
+    });
 }
 
 /// Whether a packet is the middle of a read response, without extension headers.

@@ -35,8 +35,8 @@ fn recorded_frames_have_all_opcodes_of_soft_roce() {
         let Some((transport, operation)) = opcode.parse() else {
             continue;
         };
-        // Soft-RoCE has no XRC and no reliable datagrams, and its provider of rdma-core flushes since version 45.
-        let is_recorded = !matches!(transport, Transport::Xrc | Transport::Srd);
+        // Soft-RoCE has no XRC and no transports of softnic's own, and its provider of rdma-core flushes since version 45.
+        let is_recorded = !matches!(transport, Transport::Xrc | Transport::Srd | Transport::Dc);
         if is_recorded && operation != Operation::Flush {
             let name = format!("IPv4, {opcode}");
             assert!(recorded.contains_key(&*name), "{name}");
