@@ -115,6 +115,18 @@ struct Listed {
 /// Lengths of the lists not yet freed, by address.
 static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
+/// The port of a device with an engine.
+///
+/// # Safety
+/// - `raw` is a listed device, in memory while the result is used.
+pub(super) unsafe fn port<'a>(raw: *mut ffi::ibv_device) -> Option<&'a Port> {
+    // SAFETY: the caller's promise.
+    match unsafe { &Device::borrow(raw).backend } {
+        Backend::Engine(port) => Some(port),
+        Backend::Scripted(_) => None,
+    }
+}
+
 /// The C struct of a host's own device, created by the first call, with a use counted for the caller.
 pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
     list(Backend::Engine(port.clone()))
@@ -228,7 +240,9 @@ unsafe extern "C" fn ibv_get_device_guid(device: *mut ffi::ibv_device) -> ffi::_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(raw: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
+pub(super) unsafe extern "C" fn ibv_open_device(
+    raw: *mut ffi::ibv_device,
+) -> *mut ffi::ibv_context {
     if raw.is_null() {
         return null(libc::EINVAL);
     }

@@ -11,16 +11,14 @@ use efa_sys::{efadv_ah_attr, efadv_cq, efadv_cq_init_attr, efadv_device_attr, ef
 use ibverbs_sys as ffi;
 
 use super::{
-    context,
     cq::Cq,
-    cq_ex,
-    functions::Kind,
-    null,
+    cq_ex, null,
     object::Object,
+    qp::Vendor,
     qp_ex,
     query::{self, MAX_INLINE, MAX_SGE, MAX_WR},
 };
-use crate::{card::Card, engine::MAX_RDMA};
+use crate::engine::{MAX_RDMA, QpKind};
 
 /// Type of queue pairs of reliable datagrams.
 const SRD: u32 = 0;
@@ -37,12 +35,7 @@ const CAPS: u32 = 0b1111;
 /// - `ctx` is an open context.
 unsafe fn is_efa(ctx: *mut ffi::ibv_context) -> bool {
     // SAFETY: the caller's promise.
-    if let Kind::Scripted(_) = unsafe { Kind::of(ctx) } {
-        return false;
-    }
-    // SAFETY: as above, of the engine.
-    let card = unsafe { context::device(ctx) }.port.card();
-    card.is_none_or(|card| card == Card::Efa)
+    unsafe { qp_ex::serves(ctx, QpKind::Srd) }
 }
 
 #[unsafe(no_mangle)]
@@ -72,8 +65,12 @@ unsafe extern "C" fn efadv_create_qp_ex(
     if !attr.srq.is_null() {
         return null(libc::EINVAL);
     }
+    let vendor = Vendor {
+        kind: QpKind::Srd,
+        dct_key: 0,
+    };
     // SAFETY: an open context, and live objects of the caller's.
-    unsafe { qp_ex::create(ctx, attr) }
+    unsafe { qp_ex::create(ctx, attr, Some(vendor)) }
 }
 
 #[unsafe(no_mangle)]

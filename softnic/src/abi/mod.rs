@@ -24,6 +24,7 @@ mod event_queue;
 mod fork;
 mod functions;
 mod memory;
+mod mlx5;
 mod mr;
 mod mw;
 mod notifier;

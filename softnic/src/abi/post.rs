@@ -174,7 +174,8 @@ pub(super) unsafe fn decode(wr: &ffi::ibv_send_wr, kind: ffi::ibv_qp_type) -> Po
         {
             // SAFETY: fields of every request of this kind of queue pair.
             let ud = unsafe { wr.wr.ud };
-            posted.datagram = Some((ud.ah.expose_provenance(), ud.remote_qpn, ud.remote_qkey));
+            let to = (ud.ah.expose_provenance(), ud.remote_qpn);
+            posted.datagram = Some((to.0, to.1, ud.remote_qkey.into()));
         }
         _ => {}
     }
@@ -269,11 +270,11 @@ pub(super) unsafe fn convert(qp: &Qp, posted: PostedSend) -> Result<SendRequest,
     }
     let has = |flag: flags| posted.flags & flag.0 != 0;
     let destination = posted.datagram.filter(|_| qp.is_datagram());
-    let destination = destination.map(|(ah, qp, qkey)| {
+    let destination = destination.map(|(ah, qp, key)| {
         // SAFETY: the caller's promise.
         let ah = unsafe { Ah::borrow(ptr::with_exposed_provenance_mut(ah)) };
         let path = ah.path;
-        Destination { path, qp, qkey }
+        Destination { path, qp, key }
     });
     Ok(SendRequest {
         wr_id: posted.wr_id,

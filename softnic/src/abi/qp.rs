@@ -11,6 +11,7 @@ use std::{
 };
 
 use ibverbs_sys as ffi;
+use mlx5_sys::mlx5dv_qp_ex;
 
 use super::{
     acks::{self, Acks},
@@ -18,7 +19,7 @@ use super::{
     calls::Calls,
     context::OpenDevice,
     cq::{Cq, forget_async},
-    errno, null,
+    errno, mlx5, null,
     object::{Object, zeroed},
     outcome,
     pd::Pd,
@@ -38,12 +39,36 @@ use crate::{
     fabric::{ObjectCharge, Port, Resource, locked},
 };
 
+/// A queue pair of a vendor's transport.
+#[derive(Clone, Copy)]
+pub(super) struct Vendor {
+    pub(super) kind: QpKind,
+    /// Access key of a [`QpKind::Dct`].
+    pub(super) dct_key: u64,
+}
+
+/// The transport of a new queue pair with queues or with an XRC domain.
+pub(super) fn kind(qp_type: ffi::ibv_qp_type, vendor: Option<Vendor>) -> Option<QpKind> {
+    Some(match qp_type {
+        ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
+        ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
+        ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
+        ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
+        ffi::ibv_qp_type::IBV_QPT_XRC_RECV => QpKind::XrcRecv,
+        ffi::ibv_qp_type::IBV_QPT_DRIVER => vendor?.kind,
+        _ => return None,
+    })
+}
+
 /// A queue pair.
 #[repr(C)]
 pub(super) struct Qp {
     raw: UnsafeCell<Table>,
+    /// The part of libmlx5.
+    pub(super) mlx5: mlx5dv_qp_ex,
     pub(super) device: Arc<OpenDevice>,
     pub(super) num: QpNum,
+    transport: QpKind,
     init: ffi::ibv_qp_init_attr,
     /// Unacknowledged asynchronous events.
     pub(super) acks: Arc<Acks>,
@@ -74,6 +99,14 @@ impl Qp {
         let field = unsafe { &raw mut (*self.raw.get()).ex.qp_base.state };
         // SAFETY: a transparent `u32`, aligned, and accessed only here after the creation.
         unsafe { AtomicU32::from_ptr(field.cast()) }.store(state.0, Ordering::Relaxed);
+    }
+
+    /// Writes the number of a target, which a card gives it in the state RTR. No other thread uses the queue pair.
+    fn record_number(&self) {
+        // SAFETY: the struct lives as long as `self`; no reference to the field is made.
+        let field = unsafe { &raw mut (*self.raw.get()).ex.qp_base.qp_num };
+        // SAFETY: aligned, and written here and at the creation only.
+        unsafe { AtomicU32::from_ptr(field) }.store(self.num.0, Ordering::Relaxed);
     }
 
     /// The requests whose doorbell has failed.
@@ -123,13 +156,9 @@ impl Qp {
         self.calls.report_destruction(port, self.used(), sequence)
     }
 
-    /// Whether each send request has a destination of its own (UD, SRD).
+    /// Whether each send request has a destination of its own.
     pub(super) fn is_datagram(&self) -> bool {
-        let kinds = [
-            ffi::ibv_qp_type::IBV_QPT_UD,
-            ffi::ibv_qp_type::IBV_QPT_DRIVER,
-        ];
-        kinds.contains(&self.init.qp_type)
+        matches!(self.transport, QpKind::Ud | QpKind::Srd | QpKind::Dci)
     }
 }
 
@@ -220,6 +249,7 @@ fn init(kind: QpKind, capacity: Capacity, attr: &ffi::ibv_qp_init_attr) -> QpIni
         recv_cq: None,
         srq: None,
         xrcd: None,
+        dct_key: 0,
         capacity,
         signal_all: attr.sq_sig_all != 0,
     }
@@ -251,11 +281,12 @@ unsafe fn queued(
     init.pd = Some(pd.id);
     // SAFETY: the caller's promise.
     init.send_cq = Some(unsafe { cq_of(pd, attr.send_cq) }?);
-    if kind != QpKind::XrcSend {
+    if !matches!(kind, QpKind::XrcSend | QpKind::Dci) {
         // SAFETY: the caller's promise.
         init.recv_cq = Some(unsafe { cq_of(pd, attr.recv_cq) }?);
     }
-    if !attr.srq.is_null() {
+    // The driver mlx5 accepts a shared queue of an initiator, which receives nothing.
+    if !attr.srq.is_null() && kind != QpKind::Dci {
         // SAFETY: the caller's promise.
         let srq = unsafe { Srq::borrow(attr.srq) };
         init.srq = Some(srq.device.port.is(&pd.device.port).then_some(srq.id)?);
@@ -270,7 +301,7 @@ pub(super) unsafe extern "C" fn ibv_create_qp(
     // SAFETY: the caller's attributes, which drivers change, too.
     let attr = unsafe { &mut *attr };
     // SAFETY: the caller's domain and queues are live.
-    unsafe { create(pd, attr, None) }
+    unsafe { create(pd, attr, None, None) }
 }
 
 /// Creates a queue pair with queues of its own; `operations` are those of extended requests. The capacity that a card grants is
@@ -282,14 +313,11 @@ pub(super) unsafe fn create(
     raw_pd: *mut ffi::ibv_pd,
     requested: &mut ffi::ibv_qp_init_attr,
     operations: Option<u64>,
+    vendor: Option<Vendor>,
 ) -> *mut ffi::ibv_qp {
-    let kind = match requested.qp_type {
-        ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
-        ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
-        ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
-        ffi::ibv_qp_type::IBV_QPT_XRC_SEND => QpKind::XrcSend,
-        ffi::ibv_qp_type::IBV_QPT_DRIVER => QpKind::Srd,
-        _ => return null(libc::EOPNOTSUPP),
+    let kind = kind(requested.qp_type, vendor).filter(|kind| *kind != QpKind::XrcRecv);
+    let Some(kind) = kind else {
+        return null(libc::EOPNOTSUPP);
     };
     let mut attr = effective(requested);
     // SAFETY: the caller's promise.
@@ -302,9 +330,10 @@ pub(super) unsafe fn create(
         record_capacity(&mut attr.cap, granted);
     }
     // SAFETY: the caller's promise.
-    let Some(init) = (unsafe { queued((kind, granted), pd, &attr) }) else {
+    let Some(mut init) = (unsafe { queued((kind, granted), pd, &attr) }) else {
         return null(libc::EINVAL);
     };
+    init.dct_key = vendor.map_or(0, |vendor| vendor.dct_key);
     let accounts = pd.device.port.accounts();
     let charge = match accounts.charge_object(Resource::QueuePairs, queues_bytes(&attr)) {
         Ok(charge) => charge,
@@ -319,7 +348,7 @@ pub(super) unsafe fn create(
                 requested.cap = attr.cap;
             }
             let context = (&pd.device, pd.context());
-            adopt(context, charge, raw_pd, &attr, num, operations)
+            adopt(context, charge, raw_pd, &attr, (num, kind), operations)
         }
         Err(error) => null(errno(error)),
     }
@@ -341,6 +370,7 @@ pub(super) fn create_xrc_receiver(xrcd: &Xrcd, attr: &ffi::ibv_qp_init_attr) -> 
     match xrcd.device.port.look(|nic| nic.engine.create_qp(init)) {
         Ok(num) => {
             let context = (&xrcd.device, xrcd.context());
+            let num = (num, QpKind::XrcRecv);
             adopt(context, charge, ptr::null_mut(), attr, num, None)
         }
         Err(error) => null(errno(error)),
@@ -382,6 +412,7 @@ pub(super) unsafe extern "C" fn open_qp(
         init.qp_context = attr.qp_context;
     }
     let context = (&xrcd.device, ctx);
+    let num = (num, QpKind::XrcRecv);
     adopt(context, charge, ptr::null_mut(), &init, num, None)
 }
 
@@ -391,7 +422,7 @@ fn adopt(
     charge: ObjectCharge,
     pd: *mut ffi::ibv_pd,
     attr: &ffi::ibv_qp_init_attr,
-    num: QpNum,
+    (num, transport): (QpNum, QpKind),
     operations: Option<u64>,
 ) -> *mut ffi::ibv_qp {
     let mut table: Table = zeroed();
@@ -406,14 +437,19 @@ fn adopt(
     raw.recv_cq = attr.recv_cq;
     raw.srq = attr.srq;
     raw.handle = num.0;
-    raw.qp_num = num.0;
+    raw.qp_num = match transport {
+        QpKind::Dct => 0,
+        _ => num.0,
+    };
     raw.state = ffi::ibv_qp_state::IBV_QPS_RESET;
     raw.qp_type = attr.qp_type;
     let acks = Arc::new(Acks::default());
     let qp = Qp {
         raw: UnsafeCell::new(table),
+        mlx5: mlx5::part(),
         device: Arc::clone(device),
         num,
+        transport,
         init: *attr,
         acks: Arc::clone(&acks),
         is_extended: operations.is_some(),
@@ -470,6 +506,9 @@ pub(super) unsafe extern "C" fn ibv_modify_qp(
     match result {
         Some((to, Ok(()))) => {
             qp.record_state(raw_state(to));
+            if (qp.transport, to) == (QpKind::Dct, State::Rtr) {
+                qp.record_number();
+            }
             qp.hear(to);
             0
         }

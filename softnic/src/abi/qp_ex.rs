@@ -14,12 +14,14 @@ use super::{
     null,
     object::{Object, Plain},
     post,
-    qp::{self, Qp},
+    qp::{self, Qp, Vendor},
     scripted::PostedSend,
     xrcd::Xrcd,
 };
 use crate::{
     card::{Card, SendOperations},
+    engine::QpKind,
+    fabric::Port,
     failure::Call,
 };
 
@@ -72,10 +74,11 @@ const RC: u64 = UC
         | with::IBV_QP_EX_WITH_FLUSH.0
         | with::IBV_QP_EX_WITH_ATOMIC_WRITE.0) as u64;
 
+/// Flushes and atomic writes.
+const PLACEMENT: u64 = (with::IBV_QP_EX_WITH_FLUSH.0 | with::IBV_QP_EX_WITH_ATOMIC_WRITE.0) as u64;
+
 /// Operations of a transport on a device.
-fn operations(kind: ffi::ibv_qp_type, card: Option<Card>) -> u64 {
-    const PLACEMENT: u64 =
-        (with::IBV_QP_EX_WITH_FLUSH.0 | with::IBV_QP_EX_WITH_ATOMIC_WRITE.0) as u64;
+fn operations(kind: QpKind, card: Option<Card>) -> u64 {
     const ATOMICS: u64 = (with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
         | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0) as u64;
     let mut absent = 0;
@@ -87,11 +90,12 @@ fn operations(kind: ffi::ibv_qp_type, card: Option<Card>) -> u64 {
     }
     !absent
         & match kind {
-            ffi::ibv_qp_type::IBV_QPT_RC | ffi::ibv_qp_type::IBV_QPT_XRC_SEND => RC,
-            ffi::ibv_qp_type::IBV_QPT_UC => UC,
-            ffi::ibv_qp_type::IBV_QPT_UD => UD,
-            ffi::ibv_qp_type::IBV_QPT_DRIVER => SRD,
-            _ => 0,
+            QpKind::Rc | QpKind::XrcSend => RC,
+            QpKind::Dci => RC & !PLACEMENT,
+            QpKind::Uc => UC,
+            QpKind::Ud => UD,
+            QpKind::Srd => SRD,
+            QpKind::XrcRecv | QpKind::Dct => 0,
         }
 }
 
@@ -109,17 +113,33 @@ pub(super) fn lengthening(operations: u64) -> SendOperations {
     }
 }
 
+/// Whether a device is of the vendor with a transport: without a card, or with a card that has the transport.
+pub(super) fn is_of_vendor(port: &Port, kind: QpKind) -> bool {
+    let card = port.card();
+    card.is_none_or(|card| card.specification().kinds.contains(&kind))
+}
+
+/// Whether the functions of a vendor with a transport serve a device.
+///
+/// # Safety
+/// - `ctx` is an open context.
+pub(super) unsafe fn serves(ctx: *mut ffi::ibv_context, kind: QpKind) -> bool {
+    // SAFETY: the caller's promise.
+    if let Kind::Scripted(_) = unsafe { Kind::of(ctx) } {
+        return false;
+    }
+    // SAFETY: as above, of the engine.
+    is_of_vendor(&unsafe { context::device(ctx) }.port, kind)
+}
+
 pub(super) unsafe extern "C" fn create_qp_ex(
     ctx: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
     // SAFETY: the caller's attributes, which drivers change, too.
     let attr = unsafe { &mut *attr };
-    if attr.qp_type == ffi::ibv_qp_type::IBV_QPT_DRIVER {
-        return null(libc::EOPNOTSUPP);
-    }
     // SAFETY: an open context, and attributes of the caller's.
-    unsafe { create(ctx, attr) }
+    unsafe { create(ctx, attr, None) }
 }
 
 /// Creates a queue pair of any type, that of a vendor included.
@@ -129,8 +149,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 pub(super) unsafe fn create(
     ctx: *mut ffi::ibv_context,
     attr: &mut ffi::ibv_qp_init_attr_ex,
+    vendor: Option<Vendor>,
 ) -> *mut ffi::ibv_qp {
     use ffi::ibv_qp_init_attr_mask as has;
+    let Some(kind) = qp::kind(attr.qp_type, vendor) else {
+        return null(libc::EOPNOTSUPP);
+    };
     // SAFETY: an open context.
     let card = unsafe { context::device(ctx) }.port.card();
     let comp_mask = attr.comp_mask;
@@ -141,7 +165,7 @@ pub(super) unsafe fn create(
     let has_flags = requested(has::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0;
     let is_extended = requested(has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let send_ops = is_extended.then_some(attr.send_ops_flags);
-    let unknown = send_ops.unwrap_or(0) & !operations(attr.qp_type, card) != 0;
+    let unknown = send_ops.unwrap_or(0) & !operations(kind, card) != 0;
     if attr.comp_mask & !supported.0 != 0 || has_flags || unknown {
         return null(libc::EOPNOTSUPP);
     }
@@ -154,14 +178,14 @@ pub(super) unsafe fn create(
         qp_type: attr.qp_type,
         sq_sig_all: attr.sq_sig_all,
     };
-    let is_receiver = attr.qp_type == ffi::ibv_qp_type::IBV_QPT_XRC_RECV;
+    let is_receiver = kind == QpKind::XrcRecv;
     let (pd, xrcd) = (has::IBV_QP_INIT_ATTR_PD, has::IBV_QP_INIT_ATTR_XRCD);
     if is_receiver && requested(xrcd) {
         // SAFETY: the caller's domain is live.
         qp::create_xrc_receiver(unsafe { Xrcd::borrow(attr.xrcd) }, &plain)
     } else if !is_receiver && requested(pd) && !requested(xrcd) {
         // SAFETY: the caller's domain and queues are live.
-        let qp = unsafe { qp::create(attr.pd, &mut plain, send_ops) };
+        let qp = unsafe { qp::create(attr.pd, &mut plain, send_ops, vendor) };
         attr.cap = plain.cap;
         qp
     } else {
@@ -290,7 +314,7 @@ unsafe fn begin(
 ///
 /// # Safety
 /// - `raw` is a live queue pair.
-unsafe fn add(raw: *mut ffi::ibv_qp_ex, change: impl FnOnce(&mut PostedSend)) {
+pub(super) unsafe fn add(raw: *mut ffi::ibv_qp_ex, change: impl FnOnce(&mut PostedSend)) {
     let qp: *mut ffi::ibv_qp = raw.cast();
     // SAFETY: live; the field does not change.
     let ctx = unsafe { (*qp).context };
@@ -390,7 +414,7 @@ unsafe extern "C" fn set_ud_addr(
     // SAFETY: a live queue pair.
     unsafe {
         add(qp, |posted| {
-            posted.datagram = Some((ah.expose_provenance(), qpn, qkey))
+            posted.datagram = Some((ah.expose_provenance(), qpn, qkey.into()))
         })
     };
 }

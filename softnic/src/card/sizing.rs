@@ -67,9 +67,9 @@ fn mlx5_segments(request: &QueueRequest) -> usize {
     }
     bytes
         + match request.kind {
-            QpKind::Ud | QpKind::Srd => DATAGRAM,
+            QpKind::Ud | QpKind::Srd | QpKind::Dci => DATAGRAM,
             QpKind::XrcSend | QpKind::XrcRecv => XRC,
-            QpKind::Rc | QpKind::Uc => 0,
+            QpKind::Rc | QpKind::Uc | QpKind::Dct => 0,
         }
 }
 

@@ -126,6 +126,16 @@ const ALL_KINDS: &[QpKind] = &[
     QpKind::XrcSend,
     QpKind::XrcRecv,
 ];
+/// Those of the driver mlx5: `mlx5/verbs.c`, `create_qp`.
+const MLX5_KINDS: &[QpKind] = &[
+    QpKind::Rc,
+    QpKind::Uc,
+    QpKind::Ud,
+    QpKind::XrcSend,
+    QpKind::XrcRecv,
+    QpKind::Dci,
+    QpKind::Dct,
+];
 const RC: &[QpKind] = &[QpKind::Rc];
 const RC_UD: &[QpKind] = &[QpKind::Rc, QpKind::Ud];
 
@@ -215,6 +225,7 @@ pub(super) const CONNECTX_3: Specification = Specification {
 
 /// Attributes on which all recorded outputs of mlx5 agree.
 const MLX5: Specification = Specification {
+    kinds: MLX5_KINDS,
     sizing: Sizing::Mlx5 {
         // libfabric#3790: 988 bytes of inline data, 4 bytes of their header, 32 bytes of other segments.
         max_send_bytes: 1024,

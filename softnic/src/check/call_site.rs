@@ -15,7 +15,7 @@ use crate::abi::{object_of, own_object, stack};
 static OF_PROGRAM: RwLock<Option<HashMap<usize, bool>>> = RwLock::new(None);
 
 /// Crates between the program and the device, in the names of functions. Debug information may have names without a crate.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 16] = [
     "softnic",
     "softnic_verbs",
     "softnic_capi",
@@ -23,6 +23,8 @@ const CRATES: [&str; 14] = [
     "cm",
     "efa",
     "efa_sys",
+    "mlx5",
+    "mlx5_sys",
     "ibverbs_sys",
     "rdmacm_sys",
     "backtrace",
@@ -32,27 +34,31 @@ const CRATES: [&str; 14] = [
     "__rustc",
 ];
 
-/// Functions of libibverbs, librdmacm and libefa.
-const C_FUNCTIONS: [&str; 4] = ["ibv_", "rdma_", "_ibv_", "efadv_"];
+/// Functions of libibverbs, librdmacm, libefa and libmlx5.
+const C_FUNCTIONS: [&str; 5] = ["ibv_", "rdma_", "_ibv_", "efadv_", "mlx5dv_"];
 
 /// Folders of these crates beside softnic's own.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 9] = [
     "softnic",
     "verbs",
     "cm",
     "efa",
     "efa-sys",
+    "mlx5",
+    "mlx5-sys",
     "ibverbs-sys",
     "rdmacm-sys",
 ];
 
 /// Names of packages with a version, in the folder of a registry.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 10] = [
     "softnic-",
     "rdma-verbs-",
     "rdma-cm-",
     "rdma-efa-",
     "rdma-efa-sys-",
+    "rdma-mlx5-",
+    "rdma-mlx5-sys-",
     "rdma-ibverbs-sys-",
     "rdmacm-sys-",
     "backtrace-",

@@ -307,6 +307,8 @@ impl Engine {
             QpKind::Srd => present == [true; 3] && init.xrcd.is_none() && init.srq.is_none(),
             QpKind::XrcSend => present == [true, true, false] && init.xrcd.is_none(),
             QpKind::XrcRecv => present == [false; 3] && init.xrcd.is_some(),
+            QpKind::Dci => present == [true, true, false] && init.xrcd.is_none(),
+            QpKind::Dct => present == [true; 3] && init.xrcd.is_none() && init.srq.is_some(),
         };
         let srq = init.srq.and_then(|srq| self.resources.srqs.get(&srq));
         let shares = init.srq.is_some();
@@ -394,7 +396,7 @@ impl Engine {
         if found.owners > 0 {
             return Ok(());
         }
-        let removed = self.qps.remove(&qp.0).ok_or(missing)?;
+        let mut removed = self.qps.remove(&qp.0).ok_or(missing)?;
         self.resources.keys.unbind_all(qp.0);
         self.resources.late.forget_qp(qp.0);
         if removed.init.kind == QpKind::Srd {
@@ -413,15 +415,13 @@ impl Engine {
                 self.resources.remove_completions(cq, qp.0);
             }
         }
-        if let Some(srq) = removed.init.srq.filter(|_| removed.has_shared_receive()) {
-            self.resources.free_shared_slot(srq);
-        }
-        if let Some(srq) = removed
-            .init
-            .srq
-            .and_then(|srq| self.resources.srqs.get_mut(&srq))
-        {
-            srq.users -= 1;
+        if let Some(id) = removed.init.srq {
+            for _unfinished in removed.take_unfinished() {
+                self.resources.free_shared_slot(id);
+            }
+            if let Some(srq) = self.resources.srqs.get_mut(&id) {
+                srq.users -= 1;
+            }
         }
         Ok(())
     }

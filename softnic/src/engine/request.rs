@@ -50,15 +50,15 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Destination of a datagram.
+/// Destination of a datagram, or of a request of an initiator (DCI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// Path to the destination host.
     pub path: Path,
     /// Number of the destination queue pair.
     pub qp: u32,
-    /// Q_Key of the destination; with the highest bit set, the sender's Q_Key is used.
-    pub qkey: u32,
+    /// Q_Key of the destination; with the highest of 32 bits set, the sender's Q_Key is used. Of a target (DCT), the access key.
+    pub key: u64,
 }
 
 /// Effect of a flush; the values of `ibv_placement_type`.
@@ -195,7 +195,7 @@ pub struct SendRequest {
     pub op: SendOp,
     /// Payload.
     pub payload: Payload,
-    /// Destination, for datagrams.
+    /// Destination, for datagrams and initiators.
     pub destination: Option<Destination>,
     /// Number of the peer's shared receive queue, for extended connections.
     pub xrc_srq: Option<u32>,

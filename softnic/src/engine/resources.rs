@@ -65,6 +65,8 @@ pub(super) struct Resources {
     pub(super) overrun: Vec<CqId>,
     /// Number of the next packet of a new queue pair of reliable datagrams: peers know the packets of earlier ones.
     pub(super) next_datagram: Psn,
+    /// Number of the latest connection of an initiator.
+    session: u32,
     /// Buffer of [`Context::scatter`], reused so that packets cause no allocation.
     ranges: Vec<HostRange>,
 }
@@ -104,8 +106,15 @@ impl Resources {
             late: LateAccess::default(),
             overrun: Vec::new(),
             next_datagram: Psn::default(),
+            session: 0,
             ranges: Vec::new(),
         }
+    }
+
+    /// Number of a new connection of an initiator: later than all of the device's.
+    pub(super) fn next_session(&mut self) -> u32 {
+        self.session = self.session.wrapping_add(1);
+        self.session
     }
 
     /// Adds a completion to a queue, with the current time.

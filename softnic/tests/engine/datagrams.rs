@@ -18,7 +18,7 @@ fn datagram(pair: &Pair, to: IpAddr, (qp, qkey): (u32, u32), len: u32) -> SendRe
     wr.destination = Some(Destination {
         path: Path::new(pair.hosts[0].addr, to),
         qp,
-        qkey,
+        key: qkey.into(),
     });
     wr
 }

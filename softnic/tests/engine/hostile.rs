@@ -6,15 +6,15 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 use softnic::{
-    engine::{Access, Placement, QpAttributes, QpKind, QpNum, RecvRequest, Remote, SendOp, State},
+    engine::{Access, Placement, QpAttributes, QpKind, QpNum, Remote, SendOp, State},
     wire::{
-        Aeth, AtomicEth, Bth, Deth, Extensions, Feth, Frame, Immediate, IpHeader, Nak, Opcode,
-        Operation, Position, Reth, Syndrome, Transport,
+        Aeth, AtomicEth, Bth, Dceth, Deth, Extensions, Feth, Frame, Immediate, IpHeader, Nak,
+        Opcode, Operation, Position, Reth, Syndrome, Transport,
     },
 };
 
 use crate::{
-    pair::{MEMORY, Pair, SEND, attributes, request},
+    pair::{DCT_KEY, MEMORY, Pair, SEND, attributes, request},
     shadow::BASE,
 };
 
@@ -34,6 +34,8 @@ struct Victim {
     read_only: u64,
     /// PSN expected next by the victim, as learned from its answers.
     expected: u32,
+    /// Number of the connection to a target, another one after each refusal.
+    session: u32,
 }
 
 /// Posts a request of each kind at the victim, with the memory at `offset`.
@@ -62,6 +64,7 @@ impl Victim {
     fn new(kind: QpKind) -> Self {
         let mut pair = match kind {
             QpKind::XrcRecv => Pair::xrc(),
+            QpKind::Dct => Pair::dynamic(),
             _ => Pair::new(kind, false),
         };
         // The region of the whole memory is for receives of the other tests.
@@ -87,14 +90,7 @@ impl Victim {
         let offset = receives - BASE;
         for id in 0..4 {
             let sge = pair.hosts[1].sge(offset, 700);
-            match pair.hosts[1].xrc {
-                Some((srq, _)) => {
-                    let sges = vec![sge];
-                    let recv = RecvRequest { wr_id: id, sges };
-                    pair.hosts[1].engine.post_srq_recv(srq, recv).unwrap();
-                }
-                None => pair.post_recv(1, id, &[sge]),
-            }
+            pair.post_recv(1, id, &[sge]);
         }
         // Requests in flight, so that forged answers match a request.
         if kind == QpKind::Rc {
@@ -108,18 +104,29 @@ impl Victim {
             write_only,
             read_only,
             expected: attributes().sq_psn,
+            session: 1,
         }
     }
 
     /// Learns the PSN expected by the victim from an answer.
     fn record_numbers(&mut self, answer: &Frame<'_>) {
-        let Some((Transport::Rc | Transport::Xrc, operation)) = answer.bth.opcode.parse() else {
+        let connected = [Transport::Rc, Transport::Xrc, Transport::Dc];
+        let parsed = answer.bth.opcode.parse();
+        let Some((_, operation)) = parsed.filter(|(of, _)| connected.contains(of)) else {
             return;
         };
         let is_ack = answer
             .extensions
             .aeth
             .is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)));
+        let is_refused = answer.extensions.aeth.is_some_and(
+            |aeth| matches!(aeth.syndrome, Syndrome::Nak(nak) if nak != Nak::SequenceError),
+        );
+        if is_refused && parsed.is_some_and(|(of, _)| of == Transport::Dc) {
+            self.session += 1;
+            self.expected = attributes().sq_psn;
+            return;
+        }
         self.expected = match operation {
             Operation::Acknowledge if !is_ack => answer.bth.psn,
             Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_) => {
@@ -185,6 +192,7 @@ impl Victim {
             QpKind::Ud => Transport::Ud,
             QpKind::Srd => Transport::Srd,
             QpKind::XrcSend | QpKind::XrcRecv => Transport::Xrc,
+            QpKind::Dci | QpKind::Dct => Transport::Dc,
         };
         let only = single(kind);
         let opcode = Opcode::new(transport, operation)
@@ -280,6 +288,14 @@ impl Victim {
         if matches!(transport, Transport::Ud | Transport::Srd) {
             let qkey = attributes().qkey + u32::from(rng.u8(..8) == 0);
             extensions.deth = Some(Deth { qkey, src_qp: 17 });
+        }
+        if transport == Transport::Dc && !is_answer {
+            extensions.dc = Some(Dceth {
+                key: DCT_KEY + u64::from(rng.u8(..8) == 0),
+                session: self.session,
+                first: attributes().sq_psn,
+                src_qp: 17,
+            });
         }
         extensions
     }
@@ -382,7 +398,13 @@ fn attack_by_frames(kind: QpKind, seeds: std::ops::Range<u64>) -> u64 {
 
 #[test]
 fn frames_reach_no_memory_that_their_key_does_not_open() {
-    for kind in [QpKind::Rc, QpKind::Uc, QpKind::XrcRecv, QpKind::Srd] {
+    for kind in [
+        QpKind::Rc,
+        QpKind::Uc,
+        QpKind::XrcRecv,
+        QpKind::Srd,
+        QpKind::Dct,
+    ] {
         let carried_out = attack_by_frames(kind, 0..200);
         assert!(
             carried_out > 20,

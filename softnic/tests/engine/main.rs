@@ -3,6 +3,7 @@
 
 mod completion_queues;
 mod datagrams;
+mod dc;
 #[path = "../recorded/exchanges.rs"]
 mod exchange_vectors;
 mod exchanges;

@@ -23,6 +23,9 @@ pub(crate) const ALL: Access = Access(0x1f);
 /// All rights, with those for flushes.
 pub(crate) const EVERYTHING: Access = Access(0x31f);
 
+/// Access key of the target.
+pub(crate) const DCT_KEY: u64 = 0x1234_5678_9abc_def0;
+
 /// Probability of each fault for a frame, and the longest delay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
@@ -107,6 +110,7 @@ pub(crate) fn init(kind: QpKind, pd: PdId, cq: CqId, srq: Option<SrqId>) -> QpIn
         recv_cq: Some(cq),
         srq,
         xrcd: None,
+        dct_key: 0,
         capacity: Capacity {
             max_send_wr: 64,
             max_recv_wr: 64,
@@ -197,6 +201,28 @@ impl Pair {
         pair
     }
 
+    /// An initiator (first host) and a target with a shared receive queue, in the reset state.
+    pub(crate) fn dynamic() -> Self {
+        let mut pair = Self::new(QpKind::Rc, true);
+        let [a, b] = &mut pair.hosts;
+        a.qp = a
+            .engine
+            .create_qp(QpInit {
+                recv_cq: None,
+                ..init(QpKind::Dci, a.pd, a.cq, None)
+            })
+            .unwrap();
+        let srq = b.engine.qp_srq(b.qp);
+        b.qp = b
+            .engine
+            .create_qp(QpInit {
+                dct_key: DCT_KEY,
+                ..init(QpKind::Dct, b.pd, b.cq, srq)
+            })
+            .unwrap();
+        pair
+    }
+
     /// Number of the shared receive queue of the second host.
     pub(crate) fn xrc_number(&self) -> u32 {
         let host = &self.hosts[1];
@@ -218,6 +244,11 @@ impl Pair {
         }
     }
 
+    /// Brings a queue pair to its last state.
+    pub(crate) fn connect_side(&mut self, side: usize) {
+        self.bring_up(side, &attributes(), State::Rts);
+    }
+
     /// Brings a queue pair to RTR.
     pub(crate) fn bring_up_to_rtr(&mut self, side: usize) {
         self.bring_up(side, &attributes(), State::Rtr);
@@ -235,6 +266,9 @@ impl Pair {
         };
         use AttributeMask as Has;
         let kind = self.kind(side);
+        if matches!(kind, QpKind::Dci | QpKind::Dct) {
+            return self.bring_up_dynamic(side, attributes);
+        }
         let ud = matches!(kind, QpKind::Ud | QpKind::Srd);
         let initiates = matches!(kind, QpKind::Rc | QpKind::XrcSend);
         let responds = matches!(kind, QpKind::Rc | QpKind::XrcRecv);
@@ -258,6 +292,26 @@ impl Pair {
             if to == last {
                 break;
             }
+        }
+    }
+
+    fn bring_up_dynamic(&mut self, side: usize, attributes: &QpAttributes) {
+        use AttributeMask as Has;
+        let init = Has::PKEY_INDEX | Has::PORT;
+        let timers = Has::TIMEOUT | Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+        let steps = match self.kind(side) {
+            QpKind::Dct => vec![
+                (State::Init, init | Has::ACCESS),
+                (State::Rtr, Has::PATH | Has::MTU | Has::MIN_RNR_TIMER),
+            ],
+            _ => vec![
+                (State::Init, init),
+                (State::Rtr, Has::MTU),
+                (State::Rts, timers | Has::SQ_PSN),
+            ],
+        };
+        for (to, mask) in steps {
+            self.modify(side, to, attributes, mask).unwrap();
         }
     }
 
@@ -298,15 +352,20 @@ impl Pair {
             .post_send(host.qp, request, self.now, &mut host.memory)
     }
 
+    /// Posts a receive to the queue pair, or to its shared queue.
     pub(crate) fn post_recv(&mut self, side: usize, wr_id: u64, sges: &[Sge]) {
         let host = &mut self.hosts[side];
         let request = RecvRequest {
             wr_id,
             sges: sges.to_vec(),
         };
-        let posted = host
-            .engine
-            .post_recv(host.qp, request, self.now, &mut host.memory);
+        let shared = host.engine.qp_srq(host.qp);
+        let posted = match shared.or(host.xrc.map(|(srq, _)| srq)) {
+            Some(srq) => host.engine.post_srq_recv(srq, request),
+            None => host
+                .engine
+                .post_recv(host.qp, request, self.now, &mut host.memory),
+        };
         posted.unwrap();
     }
 

@@ -27,7 +27,7 @@ fn to_peer(pair: &Pair, wr_id: u64, op: SendOp, len: u32) -> SendRequest {
     wr.destination = Some(Destination {
         path: Path::new(pair.hosts[0].addr, peer.addr),
         qp: peer.qp.0,
-        qkey: attributes().qkey,
+        key: attributes().qkey.into(),
     });
     wr
 }

@@ -41,7 +41,7 @@ pub struct PostedSend {
     /// The new value of a comparison and exchange.
     pub swap: Option<u64>,
     /// The address handle's address, and the peer's queue pair and key, of a datagram.
-    pub datagram: Option<(usize, u32, u32)>,
+    pub datagram: Option<(usize, u32, u64)>,
     /// The number of the peer's shared receive queue (XRC).
     pub remote_srqn: Option<u32>,
     /// The window's address, its new key, and its binding.

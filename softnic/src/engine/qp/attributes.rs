@@ -39,12 +39,16 @@ pub enum QpKind {
     XrcSend,
     /// Extended reliable connection, the receiving end, without queues.
     XrcRecv,
+    /// Dynamically connected, the sending end, in frames of softnic's own.
+    Dci,
+    /// Dynamically connected, the receiving end of any number of initiators.
+    Dct,
 }
 
 impl QpKind {
     /// Whether requests are acknowledged.
     pub(in crate::engine) fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+        !matches!(self, Self::Uc | Self::Ud | Self::Srd)
     }
 
     /// Transport in opcodes.
@@ -55,6 +59,7 @@ impl QpKind {
             Self::Ud => Transport::Ud,
             Self::Srd => Transport::Srd,
             Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+            Self::Dci | Self::Dct => Transport::Dc,
         }
     }
 }
@@ -113,6 +118,11 @@ impl QpAttributes {
                 mtu: port_mtu,
                 access: Access::REMOTE_READ | Access::REMOTE_WRITE,
                 rnr_retry: 7,
+                ..new
+            },
+            // No attribute of a target limits the reads of its initiators.
+            QpKind::Dct => Self {
+                max_dest_rd_atomic: MAX_RD_ATOMIC,
                 ..new
             },
             _ => new,

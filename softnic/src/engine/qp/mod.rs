@@ -2,6 +2,7 @@
 
 mod attributes;
 mod completer;
+mod dc;
 mod delivered;
 mod late;
 mod modify;
@@ -33,8 +34,9 @@ use super::{
 };
 
 pub use attributes::{AttributeMask, MAX_RD_ATOMIC, QpAttributes, QpKind, State};
+use dc::{InitiatorConnection, TargetConnections};
 pub(super) use requester::{ACK_INTERVAL, Requester};
-use responder::{Incoming, Responder};
+use responder::Responder;
 use srd::Datagrams;
 pub use srd::MAX_RDMA;
 pub(super) use srd::refusal;
@@ -70,12 +72,14 @@ pub struct QpInit {
     pub pd: Option<PdId>,
     /// Queue for completions of send requests; none for [`QpKind::XrcRecv`].
     pub send_cq: Option<CqId>,
-    /// Queue for completions of receives; none for extended connections.
+    /// Queue for completions of receives; none for extended connections and a [`QpKind::Dci`].
     pub recv_cq: Option<CqId>,
-    /// Shared receive queue; none for extended connections.
+    /// Shared receive queue; none for extended connections and a [`QpKind::Dci`].
     pub srq: Option<SrqId>,
     /// XRC domain of a [`QpKind::XrcRecv`].
     pub xrcd: Option<XrcdId>,
+    /// Access key of a [`QpKind::Dct`].
+    pub dct_key: u64,
     /// Capacity.
     pub capacity: Capacity,
     /// Whether all send requests are signaled.
@@ -106,6 +110,10 @@ pub(super) struct QueuePair {
     responder: Responder,
     /// Of [`QpKind::Srd`], in place of the two above.
     pub(super) datagrams: Datagrams,
+    /// Of [`QpKind::Dci`].
+    initiator: InitiatorConnection,
+    /// Of [`QpKind::Dct`], whose responder is that of the connection in use.
+    targets: TargetConnections,
     /// Time of the flush of a failed queue pair, delayed by an adversary.
     flush_after: Option<Duration>,
     /// Whether the event of the last request has been raised.
@@ -133,6 +141,8 @@ impl QueuePair {
             requester: Requester::default(),
             responder: Responder::default(),
             datagrams: Datagrams::default(),
+            initiator: InitiatorConnection::default(),
+            targets: TargetConnections::default(),
             flush_after: None,
             is_last_wqe_raised: false,
             is_scheduled: false,
@@ -142,7 +152,10 @@ impl QueuePair {
 
     /// Whether a reply or request may be ready to be sent.
     pub(super) fn has_work_to_send(&self) -> bool {
-        self.responder.has_replies() || self.requester.has_unsent() || self.datagrams.has_work()
+        self.responder.has_replies()
+            || self.requester.has_unsent()
+            || self.datagrams.has_work()
+            || self.targets.has_replies()
     }
 
     /// The next deadline of a timer.
@@ -153,6 +166,7 @@ impl QueuePair {
         let timers = [
             requester,
             self.responder.reply_after,
+            self.targets.reply_after,
             self.flush_after,
             datagrams,
         ];
@@ -163,6 +177,7 @@ impl QueuePair {
     pub(super) fn transmit(&mut self, ctx: &mut Context<'_>, out: &mut Outgoing) -> bool {
         match self.init.kind {
             QpKind::Srd => self.transmit_datagram(ctx, out),
+            QpKind::Dct => self.transmit_of_target(ctx, out),
             _ => self.transmit_reply(ctx, out) || self.transmit_request(ctx, out),
         }
     }
@@ -182,7 +197,8 @@ impl QueuePair {
             QpKind::Ud => self.receive_datagram(packet, ctx),
             QpKind::Srd => self.receive_reliable_datagram(packet, operation, ctx),
             QpKind::Uc if is_from_peer => self.receive_unreliable(packet, operation, ctx),
-            QpKind::Rc | QpKind::XrcSend if is_from_peer && is_response => {
+            QpKind::Dct if !is_response => self.receive_connected(packet, operation, ctx),
+            QpKind::Rc | QpKind::XrcSend | QpKind::Dci if is_from_peer && is_response => {
                 self.receive_response(packet, operation, ctx);
             }
             QpKind::Rc | QpKind::XrcRecv if is_from_peer && !is_response => {
@@ -302,10 +318,10 @@ impl QueuePair {
         })
     }
 
-    /// Whether a message is being received, whose receive has no completion yet.
-    pub(super) fn has_shared_receive(&self) -> bool {
-        self.responder.current_receive.is_some()
-            || matches!(self.responder.incoming, Some(Incoming::Send { .. }))
+    /// Takes the receives of messages that have not arrived as a whole.
+    pub(super) fn take_unfinished(&mut self) -> Vec<RecvRequest> {
+        let unfinished = self.responder.take_receive().into_iter();
+        unfinished.chain(self.targets.take_receives()).collect()
     }
 
     /// Completes a receive with an error.
@@ -389,10 +405,10 @@ impl QueuePair {
     fn take_receives(&mut self) -> VecDeque<(RecvRequest, CqId)> {
         let mut all: VecDeque<_> = self.responder.abandon().into_iter().collect();
         if let Some(cq) = self.init.recv_cq {
-            let current_receive = self.responder.current_receive.take();
+            let unfinished = self.take_unfinished();
             let receives = std::mem::take(&mut self.receives);
             all.extend(
-                current_receive
+                unfinished
                     .into_iter()
                     .chain(receives)
                     .map(|recv| (recv, cq)),

@@ -1,7 +1,8 @@
 //! Changing the state and the attributes of a queue pair.
 
 use super::{
-    AttributeMask, QpAttributes, QueuePair, Requester, Responder, State, transition::transition,
+    AttributeMask, InitiatorConnection, QpAttributes, QueuePair, Requester, Responder, State,
+    transition::transition,
 };
 use crate::engine::{
     completion::Status, error::EngineError, psn::Psn, request::RecvRequest, resources::Context,
@@ -93,8 +94,10 @@ impl QueuePair {
     pub(in crate::engine) fn reset(&mut self, ctx: &mut Context<'_>) {
         self.state = State::Reset;
         self.occupied_receives = 0;
-        if let Some(srq) = self.init.srq.filter(|_| self.has_shared_receive()) {
-            ctx.resources.free_shared_slot(srq);
+        if let Some(srq) = self.init.srq {
+            for _unfinished in self.take_unfinished() {
+                ctx.resources.free_shared_slot(srq);
+            }
         }
         self.attributes = QpAttributes::new(self.init.kind, self.port_mtu);
         self.flush_after = None;
@@ -105,6 +108,7 @@ impl QueuePair {
         self.requester = Requester::default();
         self.responder = Responder::default();
         self.datagrams.reset();
+        self.initiator = InitiatorConnection::default();
         ctx.resources.keys.unbind_all(self.num);
         let cqs = [self.init.send_cq, self.init.recv_cq];
         for cq in cqs.into_iter().flatten() {

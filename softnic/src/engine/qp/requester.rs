@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, num::NonZero, time::Duration};
 
-use super::{Head, QpAttributes, QpKind, QueuePair, State, srd};
+use super::{Head, QpAttributes, QpKind, QueuePair, State, dc, srd};
 use crate::{
     adversary::Rule,
     engine::{
@@ -80,7 +80,7 @@ pub(in crate::engine) struct Requester {
     /// Oldest unacknowledged packet.
     pub(super) unacked: Psn,
     /// Next packet to be sent.
-    next: Psn,
+    pub(super) next: Psn,
     /// Packet after the newest ever sent.
     pub(super) newest: Psn,
     /// Reads and atomics without a complete response.
@@ -292,7 +292,8 @@ impl QueuePair {
                 let number = request.xrc_srq;
                 op.is_local() || number.is_some_and(|number| number <= MAX_SRQ_NUMBER)
             }
-            (QpKind::XrcRecv, _) => false,
+            (QpKind::Dci, _) => dc::fits(request),
+            (QpKind::XrcRecv | QpKind::Dct, _) => false,
         };
         if fits {
             Ok(())
@@ -371,8 +372,8 @@ impl QueuePair {
             self.complete_send(&wqe.request, 0, status, ctx);
         }
         match self.init.kind {
-            QpKind::Rc | QpKind::XrcSend | QpKind::XrcRecv => self.fail(ctx),
-            QpKind::Uc | QpKind::Ud | QpKind::Srd => {
+            kind if kind.is_reliable() => self.fail(ctx),
+            _ => {
                 self.state = State::Sqe;
                 self.stop_timers();
                 while self.flush_send(ctx) {}
@@ -442,6 +443,7 @@ impl QueuePair {
         if u64::from(len) > MAX_MESSAGE || (op.is_atomic() && len != 8) {
             return Started::Failed(Status::LocalLength);
         }
+        self.connect(wqe.request.destination, ctx);
         let requester = &mut self.requester;
         if let Some(wqe) = requester.wqes.get_mut(current) {
             wqe.first = requester.next;
@@ -461,7 +463,7 @@ impl QueuePair {
         let max_reads = u32::from(self.attributes.max_rd_atomic);
         let limited = wqe.request.op.needs_response() && reads >= max_reads;
         let fenced = wqe.request.fence && reads > 0;
-        limited || fenced || self.state == State::Sqd
+        limited || fenced || self.awaits_connection(wqe) || self.state == State::Sqd
     }
 
     /// Executes a request without packets. The completion waits for earlier requests.
@@ -612,9 +614,9 @@ impl QueuePair {
         let request = &wqe.request;
         let is_last = sent + 1 == wqe.packets;
         let (operation, mut extensions) = operation(wqe, sent, rest)?;
-        extensions.xrc_srq = request
-            .xrc_srq
-            .filter(|_| self.init.kind == QpKind::XrcSend);
+        let xrc_srq = request.xrc_srq;
+        extensions.xrc_srq = xrc_srq.filter(|_| self.init.kind == QpKind::XrcSend);
+        extensions.dc = self.connection_header();
         let answers = request.op.needs_response();
         let psn = self.requester.next;
         let interval = psn.get() % ACK_INTERVAL == ACK_INTERVAL - 1;
@@ -640,11 +642,9 @@ impl QueuePair {
     /// Completes the headers of a datagram for the destination.
     pub(super) fn addressed(&self, head: Head, to: &Destination) -> Head {
         // The highest bit of a Q_Key selects the Q_Key of the queue pair.
-        let uses_qp_qkey = to.qkey >> 31 == 1;
-        let qkey = if uses_qp_qkey {
-            self.attributes.qkey
-        } else {
-            to.qkey
+        let qkey = match u32::try_from(to.key) {
+            Ok(qkey) if qkey >> 31 == 0 => qkey,
+            _ => self.attributes.qkey,
         };
         Head {
             path: to.path,
@@ -663,6 +663,7 @@ impl QueuePair {
     /// Processes expired timers: ends an RNR delay, or retransmits after an acknowledgement timeout.
     pub(in crate::engine) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
         self.responder.release_replies(ctx.now);
+        self.targets.release_replies(ctx.now);
         self.flush_late(ctx);
         if self.state == State::Err {
             return;

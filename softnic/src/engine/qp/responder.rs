@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, num::NonZero, time::Duration};
 
 use super::{
-    Head, QpNum, QueuePair,
+    Head, QpKind, QpNum, QueuePair,
     late::MAX_POLLED,
     segment::{take_segment, write_end},
 };
@@ -91,6 +91,8 @@ pub(super) struct Responder {
     pub(super) is_established: bool,
     /// Time of the next reply, delayed by an adversary.
     pub(super) reply_after: Option<Duration>,
+    /// The packet that has ended the connection of a target, and the reply to all packets from then on.
+    refused: Option<(Psn, Nak)>,
 }
 
 /// Reason for refusing a request.
@@ -108,6 +110,27 @@ pub(super) const FORBIDDEN: Refusal = Refusal::Fatal(Nak::RemoteAccess, None);
 impl Responder {
     pub(super) fn start(&mut self, psn: Psn) {
         self.expected = psn;
+    }
+
+    /// A responder of a target's connection, with the receive of a message that an earlier connection has not finished.
+    pub(super) fn of_connection(expected: Psn, current_receive: Option<RecvRequest>) -> Self {
+        Self {
+            expected,
+            current_receive,
+            is_established: true,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the receive of a message that has not arrived as a whole.
+    pub(super) fn take_receive(&mut self) -> Option<RecvRequest> {
+        let incoming = self.abandon().map(|(recv, _)| recv);
+        incoming.or_else(|| self.current_receive.take())
+    }
+
+    /// Whether a message is being received, whose receive has no completion yet.
+    pub(super) fn has_receive(&self) -> bool {
+        self.current_receive.is_some() || matches!(self.incoming, Some(Incoming::Send { .. }))
     }
 
     pub(super) fn has_replies(&self) -> bool {
@@ -169,6 +192,12 @@ impl QueuePair {
         if !self.receives() {
             return;
         }
+        if let Some((psn, nak)) = self.responder.refused {
+            if self.responder.replies.is_empty() {
+                self.responder.acknowledge(psn, Syndrome::Nak(nak));
+            }
+            return;
+        }
         self.note_established(ctx);
         let psn = Psn::new(packet.frame.bth.psn);
         let expected = self.responder.expected;
@@ -202,6 +231,10 @@ impl QueuePair {
             && let Some((recv, cq)) = self.responder.abandon()
         {
             self.fail_receive(recv.wr_id, status, cq, ctx);
+        }
+        if self.init.kind == QpKind::Dct {
+            self.responder.refused = Some((psn, nak));
+            return;
         }
         let num = QpNum(self.num);
         ctx.resources.events.push_back(match nak {

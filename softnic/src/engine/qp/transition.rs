@@ -11,6 +11,9 @@ pub(crate) fn transition(
     kind: QpKind,
 ) -> Option<(AttributeMask, AttributeMask)> {
     use AttributeMask as Has;
+    if matches!(kind, QpKind::Dci | QpKind::Dct) {
+        return dynamic_transition(from, to, kind);
+    }
     let none = Has::default();
     let (reliable, ud) = (kind.is_reliable(), matches!(kind, QpKind::Ud | QpKind::Srd));
     let initiates = reliable && kind != QpKind::XrcRecv;
@@ -51,6 +54,32 @@ pub(crate) fn transition(
             (none, running | Has::PKEY_INDEX | path | timers | depth)
         }
         (State::Sqe, State::Rts) if !reliable => (none, running),
+        _ => return None,
+    })
+}
+
+/// As [`transition`], of the dynamically connected transport. A target is not reset, and fails only with its device.
+///
+/// Source: `modify_dci_qp_is_ok` and `mlx5_ib_modify_dct` of Linux.
+fn dynamic_transition(
+    from: State,
+    to: State,
+    kind: QpKind,
+) -> Option<(AttributeMask, AttributeMask)> {
+    use AttributeMask as Has;
+    let none = Has::default();
+    let init = Has::PKEY_INDEX | Has::PORT;
+    let timers = Has::TIMEOUT | Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+    Some(match (kind, from, to) {
+        (QpKind::Dct, State::Reset, State::Init) => (init | Has::ACCESS, none),
+        (QpKind::Dct, State::Init, State::Rtr) => (Has::PATH | Has::MTU | Has::MIN_RNR_TIMER, none),
+        (QpKind::Dct, ..) | (_, State::Reset, State::Err) => return None,
+        (_, _, State::Reset | State::Err) => (none, none),
+        (_, State::Reset, State::Init) => (init, none),
+        (_, State::Init, State::Init) => (none, init),
+        (_, State::Init, State::Rtr) => (Has::MTU, Has::PKEY_INDEX | Has::PATH),
+        (_, State::Rtr, State::Rts) => (timers | Has::SQ_PSN, Has::MIN_RNR_TIMER),
+        (_, State::Rts, State::Rts) => (none, Has::MIN_RNR_TIMER),
         _ => return None,
     })
 }
@@ -102,6 +131,26 @@ mod tests {
         let (needs, allows) = transition(State::Rtr, State::Rts, QpKind::Ud).unwrap();
         assert_eq!(needs, AttributeMask::SQ_PSN);
         assert!(!allows.contains(AttributeMask::ACCESS));
+    }
+
+    #[test]
+    fn targets_pass_two_states_and_initiators_three() {
+        let legal = |kind, from| -> Vec<_> {
+            let to = STATES.into_iter();
+            to.filter(|to| transition(from, *to, kind).is_some())
+                .collect()
+        };
+        use State::{Err, Init, Reset, Rtr, Rts, Sqd};
+        assert_eq!(legal(QpKind::Dct, Reset), [Init]);
+        assert_eq!(legal(QpKind::Dct, Init), [Rtr]);
+        assert_eq!(legal(QpKind::Dct, Rtr), []);
+        assert_eq!(legal(QpKind::Dci, Reset), [Reset, Init]);
+        assert_eq!(legal(QpKind::Dci, Init), [Reset, Init, Rtr, Err]);
+        assert_eq!(legal(QpKind::Dci, Rtr), [Reset, Rts, Err]);
+        assert_eq!(legal(QpKind::Dci, Rts), [Reset, Rts, Err]);
+        assert_eq!(legal(QpKind::Dci, Sqd), [Reset, Err]);
+        let (needs, allows) = transition(Reset, Init, QpKind::Dci).unwrap();
+        assert!(!(needs | allows).contains(AttributeMask::ACCESS));
     }
 
     #[test]
