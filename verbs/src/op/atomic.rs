@@ -51,8 +51,12 @@ impl<W: Scatter> CompareSwap<W> {
 }
 
 request!(CompareSwap, transport: Reliable, work: Scatter, parts: {
-    const EXACTLY: Option<u32> = Some(8);
     const READS: bool = true;
+
+    #[inline]
+    fn exactly(&self) -> Option<u32> {
+        Some(8)
+    }
 
     #[inline]
     fn remote_len(&self) -> u64 {
@@ -96,8 +100,12 @@ impl<W: Scatter> FetchAdd<W> {
 }
 
 request!(FetchAdd, transport: Reliable, work: Scatter, parts: {
-    const EXACTLY: Option<u32> = Some(8);
     const READS: bool = true;
+
+    #[inline]
+    fn exactly(&self) -> Option<u32> {
+        Some(8)
+    }
 
     #[inline]
     fn remote_len(&self) -> u64 {

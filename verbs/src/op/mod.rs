@@ -80,10 +80,6 @@ mod sealed {
         /// Whether the operation has elements.
         const DATA: bool = true;
 
-        /// The required length in bytes of the only element, where the device writes a fixed number
-        /// of bytes regardless of the length.
-        const EXACTLY: Option<u32> = None;
-
         /// Minimum length in bytes of the first element, where providers read its bytes.
         const LOOKED_AT: u32 = 0;
 
@@ -97,6 +93,13 @@ mod sealed {
         #[inline]
         fn remote_len(&self) -> u64 {
             u64::MAX
+        }
+
+        /// The required length in bytes of the only element, where the device writes a fixed number
+        /// of bytes regardless of the length.
+        #[inline]
+        fn exactly(&self) -> Option<u32> {
+            None
         }
 
         /// Maximum number of elements, where the transport has fewer for the operation than for others.

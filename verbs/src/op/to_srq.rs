@@ -59,8 +59,12 @@ impl<R: SendRequest<qp::Rc>> ToSrq<R> {
 impl<R: Parts> Parts for ToSrq<R> {
     const INLINE: bool = R::INLINE;
     const DATA: bool = R::DATA;
-    const EXACTLY: Option<u32> = R::EXACTLY;
     const READS: bool = R::READS;
+
+    #[inline]
+    fn exactly(&self) -> Option<u32> {
+        self.request.exactly()
+    }
 
     #[inline]
     fn remote_len(&self) -> u64 {

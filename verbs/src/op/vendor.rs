@@ -20,7 +20,8 @@ use crate::{
 /// - All methods return the same for the same request, and do not unwind.
 /// - [`gather`](Self::gather) adds elements of the work, of memory for which the rules of [`Gather`](crate::work::Gather) hold
 ///   from then on until the work is dropped; and those of [`Scatter`](crate::work::Scatter) if the device writes: for
-///   [`RdmaRead`](VendorOperation::RdmaRead).
+///   [`RdmaRead`](VendorOperation::RdmaRead), [`CompareSwap`](VendorOperation::CompareSwap) and
+///   [`FetchAdd`](VendorOperation::FetchAdd).
 /// - The [`destination`](Self::destination)'s address handle exists until the work is dropped.
 /// - The transport defines the operation with this kind of destination, for queue pairs made for the operation, without inline
 ///   data: libefa copies inline data over the memory that an RDMA request names.
@@ -107,15 +108,23 @@ pub enum VendorOperation {
     /// `ibv_wr_rdma_read`—Reads from this memory of the peer. The limit of reads in flight
     /// ([`max_rd_atomic`](crate::qp::Attributes::max_rd_atomic)) is not checked: transports of vendors have none.
     RdmaRead(RemoteToken),
+    /// `ibv_wr_atomic_cmp_swp`—Replaces the number at the start of this memory of the peer by the second number, if it equals the
+    /// first one. The work is one element of 8 bytes, and receives the former number. Reads in flight are as for
+    /// [`RdmaRead`](Self::RdmaRead).
+    CompareSwap(RemoteToken, u64, u64),
+    /// `ibv_wr_atomic_fetch_add`—Adds to the number at the start of this memory of the peer; see [`CompareSwap`](Self::CompareSwap).
+    FetchAdd(RemoteToken, u64),
 }
 
 impl VendorOperation {
     fn remote(self) -> Option<RemoteToken> {
         match self {
             Self::Send | Self::SendImm(_) => None,
-            Self::RdmaWrite(token) | Self::RdmaWriteImm(token, _) | Self::RdmaRead(token) => {
-                Some(token)
-            }
+            Self::RdmaWrite(token)
+            | Self::RdmaWriteImm(token, _)
+            | Self::RdmaRead(token)
+            | Self::CompareSwap(token, ..)
+            | Self::FetchAdd(token, _) => Some(token),
         }
     }
 }
@@ -196,6 +205,13 @@ impl<R: VendorRequest> Parts for Vendor<R> {
         self.0.max_sge()
     }
 
+    fn exactly(&self) -> Option<u32> {
+        match self.0.operation() {
+            VendorOperation::CompareSwap(..) | VendorOperation::FetchAdd(..) => Some(8),
+            _ => None,
+        }
+    }
+
     fn flags(&self) -> ffi::ibv_send_flags {
         match self.0.is_signaled() {
             true => ffi::ibv_send_flags::IBV_SEND_SIGNALED,
@@ -216,6 +232,10 @@ impl<R: VendorRequest> DescribeExtended for Vendor<R> {
             VendorOperation::RdmaWrite(token) => to.rdma_write(token),
             VendorOperation::RdmaWriteImm(token, imm_data) => to.rdma_write_imm(token, imm_data),
             VendorOperation::RdmaRead(token) => to.rdma_read(token),
+            VendorOperation::CompareSwap(token, compare, swap) => {
+                to.atomic_cmp_swp(token, compare, swap);
+            }
+            VendorOperation::FetchAdd(token, add) => to.atomic_fetch_add(token, add),
         }
         let VendorDestination { ah, kind } = self.0.destination();
         match kind {

@@ -65,7 +65,7 @@ impl Limits {
             Some(refusal::elements_of_operation(call, sges.len(), limit))
         } else if R::INLINE && sges.bytes() > u64::from(self.max_inline) {
             Some(refusal::inline(call, sges.bytes(), self.max_inline))
-        } else if let Some(bytes) = R::EXACTLY
+        } else if let Some(bytes) = request.exactly()
             && (sges.len() != 1 || sges.bytes() != u64::from(bytes))
         {
             Some(refusal::not_exactly(call, sges.len(), sges.bytes(), bytes))

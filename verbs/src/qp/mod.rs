@@ -47,6 +47,7 @@ mod map;
 mod member;
 mod modify;
 mod multicast;
+mod number;
 mod pair;
 mod query;
 mod queues;

@@ -273,8 +273,10 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         mask: u32,
         to: &'static str,
     ) -> Result<()> {
+        let before = self.qp_num();
         // SAFETY: the queue pair exists for as long as `self` lives.
         unsafe { modify::modify::<T, S>(self.pd().context(), self.as_raw(), attr, mask, to) }?;
+        self.inner().rename_receiver(before, self.id());
         if mask & ffi::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 != 0 {
             self.send.sending_mut().limits.max_rd_atomic = attr.max_rd_atomic;
         }

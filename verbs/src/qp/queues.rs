@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     bad_wr::{self, BadWr, Effect, QueueKind},
-    bounded::QpNum,
     cq::{Queue, Reservation, WorkCompletion},
     doorbell::ring_again,
     error::{Error, PostError, Result, cvt_errno},
@@ -51,7 +50,7 @@ pub(super) struct Inner<SW, RW> {
     /// Where the queue pair's scope, if any, is notified of the destruction.
     scope: Option<Destroyed>,
     /// The shared receive queue, in place of an own one, and the entries reserved for its receives.
-    shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
+    pub(super) shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
     pub(super) attached: Attached,
     pub(super) pd: ProtectionDomain,
 }
@@ -160,13 +159,6 @@ impl<SW, RW> Inner<SW, RW> {
         send.limits.tso = tso;
     }
 
-    /// Names the queue pair to its shared receive queue, if any, by its identity.
-    pub(super) fn name_receiver(&self, id: QpId) {
-        if let Some((srq, _)) = &self.shared {
-            srq.receivers().add(self.qp_num(), id);
-        }
-    }
-
     /// Keeps the last events of each queue, with the feature `flight-recorder`.
     pub(super) fn record(&mut self, events: usize) {
         self.send.get_mut().recorder = Recorder::new(events);
@@ -267,11 +259,6 @@ impl<SW, RW> Inner<SW, RW> {
     #[inline]
     pub(super) fn cells(&self) -> (*mut Sending<SW>, *mut Receiving<RW>) {
         (self.send.get(), self.receive.get())
-    }
-
-    pub(super) fn qp_num(&self) -> QpNum {
-        // SAFETY: the queue pair is created (invariant), and its number is constant after creation.
-        QpNum::from_low_bits(unsafe { (*self.raw.as_ptr()).qp_num })
     }
 }
 

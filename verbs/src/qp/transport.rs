@@ -108,6 +108,7 @@ pub trait Responder: Routed {}
 ///   destruction of the queue pair. This also holds after a reset and a destruction, for completions not polled yet, and in no
 ///   other queue pair's name.
 /// - Every receive that a post accepts completes, one without elements too.
+/// - The number of a queue pair changes at most by the transition to RTR.
 /// - With [`IN_ORDER`](Self::IN_ORDER), a completion of a queue implies that all requests posted to this queue earlier are
 ///   complete, too. Without, nothing is assumed: every request has a completion of its own, in any order.
 ///
@@ -152,6 +153,9 @@ pub unsafe trait VendorTransport: Debug + Send + Sync + 'static {
     const CREATE: &'static str;
     /// Whether the requests of a queue complete in posting order.
     const IN_ORDER: bool;
+    /// Whether queue pairs have a receive queue, or use a shared one. Without, [`create`](Self::create) is given neither, nor a
+    /// completion queue for receives.
+    const RECEIVES: bool = true;
     /// The transport of this crate with the same states and attributes:
     /// [`Attributes::of_vendor`](crate::qp::Attributes::of_vendor) makes those of this one. `Self` if there is none; then they
     /// come [from C](crate::qp::Attributes::from_raw).
@@ -177,6 +181,7 @@ impl<V: VendorTransport> Transport for V {
 
 impl<V: VendorTransport> Queued for V {
     const IN_ORDER: bool = V::IN_ORDER;
+    const RECEIVES: bool = V::RECEIVES;
     const CREATE: Option<&'static str> = Some(V::CREATE);
 
     unsafe fn create(
