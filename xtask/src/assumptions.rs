@@ -10,10 +10,11 @@ pub(crate) const FILE: &str = "verbs/ASSUMPTIONS.md";
 const FOLDER: &str = "verbs/";
 
 /// Folders of the sources that cite assumptions.
-const CITING: [&str; 6] = [
+const CITING: [&str; 7] = [
     "verbs/src/",
     "cm/src/",
     "efa/src/",
+    "mlx5/src/",
     "rsocket/",
     "rds/",
     "interpose/src/",

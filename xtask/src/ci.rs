@@ -15,12 +15,13 @@ use crate::{bare_machine, bench, codegen, demo, dependencies, fuzz, packages, se
 
 /// Packages also checked without default features, and the features instead: for the -sys crates, without generated
 /// bindings.
-const WITHOUT_DEFAULTS: [(&str, &str); 9] = [
+const WITHOUT_DEFAULTS: [(&str, &str); 10] = [
     ("rdma-ibverbs-sys", ""),
     ("rdmacm-sys", ""),
     ("rdma-efa-sys", ""),
     ("rdma-efa", "dlopen"),
     ("rdma-mlx5-sys", ""),
+    ("rdma-mlx5", "dlopen"),
     ("rdma-verbs", ""),
     ("rdma-cm", "dlopen"),
     ("rdma-rsocket", ""),
