@@ -3,6 +3,7 @@
 //! Our program and the reference alternate on the same machine or in the same guest, because absolute times vary
 //! between machines and boots. Output: a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
 
+mod anywhere;
 mod chart;
 mod conditions;
 mod connections;
@@ -48,6 +49,8 @@ pub(crate) enum Name {
     Softnic,
     /// Many streams, peers and sockets on softnic, on this machine
     Scale,
+    /// Unmodified programs on softnic over UDP, on this machine, against the kernel's TCP and UDP
+    Anywhere,
     /// Instructions of each kind of work: written to `ci/counts.md`, or compared with it by `--check`
     Counts,
 }
@@ -61,6 +64,7 @@ impl Name {
             Self::Cm => "cm",
             Self::Softnic => "softnic",
             Self::Scale => "scale",
+            Self::Anywhere => "anywhere",
             Self::Counts => "counts",
         }
     }
@@ -92,6 +96,10 @@ pub(crate) fn run(name: Name, check: bool, host_only: bool, long: bool) -> Resul
         }
         Name::Softnic => softnic::measure(&workspace)?,
         Name::Scale => scale::measure(&workspace)?,
+        Name::Anywhere => {
+            setup::ensure(&[Group::Tools])?;
+            anywhere::measure(&workspace)?
+        }
         Name::Counts => return counts::run(&workspace, check).map(|()| true),
     };
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
