@@ -51,7 +51,9 @@ pub(crate) use notifier::Notifier;
 pub(crate) use signals::{spawn_without_signals, survive};
 pub(crate) use stack::stack;
 pub(crate) use sysfs::{SysfsFile, files as sysfs_files};
-pub(crate) use udp::use_frames_of_ipv6;
+#[cfg(test)]
+pub(crate) use udp::disable_checksums;
+pub(crate) use udp::{Received, merge_datagrams, receive, send_segments, use_frames_of_ipv6};
 
 use std::{ffi::c_int, ptr, sync::OnceLock};
 

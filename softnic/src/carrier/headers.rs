@@ -1,6 +1,6 @@
 //! The headers that the kernel takes off a received datagram.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::wire::{self, IpHeader};
 
@@ -8,7 +8,7 @@ use crate::wire::{self, IpHeader};
 const UDP_LEN: usize = 8;
 
 /// Fields of the headers reported by the kernel, and of IPv4's the identification and the flag DF, which are not.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Headers {
     pub(super) src: IpAddr,
     pub(super) src_port: u16,
@@ -18,6 +18,17 @@ pub(super) struct Headers {
 }
 
 impl Headers {
+    /// Headers of a datagram with the identification 0.
+    pub(super) fn of(from: SocketAddr, dst: IpAddr) -> Self {
+        Self {
+            src: from.ip(),
+            src_port: from.port(),
+            dst,
+            identification: 0,
+            dont_fragment: true,
+        }
+    }
+
     /// Length of the headers in bytes, IP and UDP, between addresses of this family.
     pub(super) fn len(addr: IpAddr) -> usize {
         match addr {

@@ -1,7 +1,7 @@
 //! The UDP socket: options, datagrams, and waiting.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::{AsFd, OwnedFd},
     sync::{
@@ -13,11 +13,12 @@ use std::{
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::Errno,
-    net::{RecvFlags, recv, recvfrom},
+    net::{RecvFlags, recv, sockopt::socket_recv_buffer_size},
 };
 
 use super::{groups::Groups, interface::Interface};
 use crate::{
+    abi::{self, Received},
     keeper::{Forwarded, MAX_MESSAGE, open_port},
     wire::PORT,
 };
@@ -49,6 +50,10 @@ pub(crate) enum Readiness {
     Interface,
     Closed,
 }
+
+/// The system refuses to send several datagrams by one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused;
 
 /// Result of a look for a datagram from the keeper.
 pub(super) enum Management {
@@ -86,17 +91,55 @@ impl Link {
         (0..2).any(|_| self.socket.send_to(datagram, to).is_ok())
     }
 
-    /// Takes a datagram: the length, which may exceed the buffer's, the sender, and the multicast group, if any. `None` if no
-    /// datagram is pending.
-    pub(super) fn receive(
+    /// Sends datagrams by one call, each of `size` bytes but for a shorter last one, as by [`send`](Self::send). Returns false if
+    /// all are lost.
+    ///
+    /// # Errors
+    /// - [`Refused`]: the kernel or the interface sends only single datagrams, or none of this size.
+    pub(super) fn send_segments(
         &self,
-        buffer: &mut [u8],
-    ) -> Option<(usize, SocketAddr, Option<Ipv4Addr>)> {
-        if let Some((len, from)) = receive(&self.socket, buffer) {
-            return Some((len, from, None));
+        to: IpAddr,
+        datagrams: &[IoSlice<'_>],
+        size: u16,
+    ) -> Result<bool, Refused> {
+        let to = SocketAddr::new(to, PORT);
+        for _ in 0..2 {
+            let sent = abi::send_segments(&self.socket, to, datagrams, size);
+            match sent.map_err(|error| error.raw_os_error()) {
+                Ok(()) => return Ok(true),
+                Err(Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP)) => {
+                    return Err(Refused);
+                }
+                Err(_) => {}
+            }
         }
-        let ((len, from), group) = self.groups.receive(|socket| receive(socket, buffer))?;
-        Some((len, from, Some(group)))
+        Ok(false)
+    }
+
+    /// Length of the kernel's buffer for received datagrams, in bytes.
+    pub(crate) fn buffer(&self) -> u32 {
+        let len = socket_recv_buffer_size(&self.socket).unwrap_or(0);
+        u32::try_from(len).unwrap_or(u32::MAX)
+    }
+
+    /// Lets the kernel deliver datagrams of one sender together, if it can.
+    pub(super) fn merge_datagrams(&self) {
+        let _merges = abi::merge_datagrams(&self.socket);
+    }
+
+    /// Sends datagrams without a checksum, which the kernel refuses for several by one call.
+    #[cfg(test)]
+    pub(super) fn disable_checksums(&self) {
+        abi::disable_checksums(&self.socket).unwrap();
+    }
+
+    /// Takes a datagram, or several of one sender, and the multicast group, if any. `None` if no datagram is pending.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(Received, Option<Ipv4Addr>)> {
+        if let Some(received) = receive(&self.socket, buffer) {
+            return Some((received, None));
+        }
+        let (received, group) = self.groups.receive(|socket| receive(socket, buffer))?;
+        Some((received, Some(group)))
     }
 
     /// Sets the joined multicast groups.
@@ -187,18 +230,14 @@ impl Link {
     }
 }
 
-/// Takes a datagram at a socket.
-fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+/// Takes a datagram at a socket, or several.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<Received> {
     /// Maximum number of errors of earlier datagrams that are skipped.
     const MAX_ERRORS: u32 = 16;
     for _ in 0..MAX_ERRORS {
-        let received = recvfrom(socket, &mut *buffer, RecvFlags::TRUNC);
-        match received {
-            Ok((_, len, from)) => {
-                let from = from.and_then(|from| SocketAddr::try_from(from).ok())?;
-                return Some((len, from));
-            }
-            Err(Errno::AGAIN) => return None,
+        match abi::receive(socket, buffer) {
+            Ok(received) => return Some(received),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             Err(_) => {}
         }
     }

@@ -287,6 +287,19 @@ impl Engine {
         }
     }
 
+    /// Processes a frame, as [`handle_frame`](Self::handle_frame), whose ICRC has been checked.
+    pub(crate) fn handle_checked_frame(
+        &mut self,
+        bytes: &[u8],
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) {
+        match Frame::decode_checked(bytes) {
+            Ok(frame) => self.handle_packet(&Packet::of(&frame), now, memory),
+            Err(_) => self.dropped += 1,
+        }
+    }
+
     /// Processes a packet of another engine. Packets without a destination here are dropped.
     pub(crate) fn handle_packet(
         &mut self,

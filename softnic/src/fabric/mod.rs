@@ -14,6 +14,7 @@ mod interface;
 mod limits;
 mod network;
 mod order;
+mod over_udp;
 mod port;
 mod receiver;
 mod recording;

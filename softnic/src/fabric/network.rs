@@ -12,7 +12,6 @@ use std::{
 use super::{
     faults::{Copy, Faults, Nth},
     identity::{LOCAL_GUID, guid_of, of_addr},
-    interface,
     limits::Accounts,
     order::LinkOrder,
     recording::{RecordedFrame, Recording},
@@ -22,9 +21,9 @@ use crate::{
     abi::{Notifier, scripted},
     adversary::{Adversary, AdversaryOptions, Rule},
     card::Card,
-    carrier::{Carrier, Forward, KeeperLink},
+    carrier::{Carrier, Forward},
     check::{CheckedMemory, Checker},
-    cm::{Claims, IdNum, Manager, Message, Reach, Timing},
+    cm::{IdNum, Manager, Message, Reach, Timing},
     engine::{Engine, Memory, Outgoing, Packet, management_frame},
     failure::Failures,
     mix::mix,
@@ -79,7 +78,7 @@ impl NetworkHost {
         };
         let message = self.manager.last_message(IdNum(id));
         let packet = message.and_then(|(path, bytes)| {
-            let frame = Carrier::outgoing(&management_frame(&path, &bytes)?);
+            let frame = Carrier::outgoing(&management_frame(&path, &bytes)?, 0);
             let mut packet = Vec::new();
             frame.encode(&mut packet).ok()?;
             Some((path.dst, packet))
@@ -158,15 +157,14 @@ pub(crate) struct Network {
     recording: Option<Recording>,
 }
 
-/// Maximum number of packets of a connection in flight over UDP: the kernel's default buffer of a socket has a few hundred
-/// kilobytes, and a frame of 4096 bytes takes twice as many.
-const MAX_IN_FLIGHT_OVER_UDP: u32 = 32;
-
-/// Maximum number of datagrams that a host receives before other threads get the lock.
+/// Maximum number of datagrams that a host receives before other threads get the lock, and the rest of a range from the kernel.
 const MAX_RECEIVED: u32 = 64;
 
 /// Maximum number of frames from a host before other hosts send, so that a receiver's RNR NAK stops the sender early.
 const BURST: u32 = 16;
+
+/// Maximum number of frames from a host over UDP, the kernel's maximum for one call.
+const BURST_OVER_UDP: u32 = 64;
 
 impl Network {
     pub(super) fn new(seed: u64, memory: Box<dyn Memory + Send>) -> Self {
@@ -275,25 +273,6 @@ impl Network {
         self.add_host_of(&[addr], &seed, guid_of(addr))
     }
 
-    /// Adds a host with a socket, and returns its index.
-    ///
-    /// # Panics
-    /// If another host has the address.
-    pub(super) fn add_host_over_udp(&mut self, addr: IpAddr, carrier: Carrier) -> usize {
-        // Processes with the same seed have hosts with other addresses.
-        let index = self.add_host_without_socket(addr);
-        let host = &mut self.hosts[index];
-        if let Some((slot, keeper)) = carrier.shared() {
-            host.engine.set_slot(*slot);
-            let claims: Arc<dyn Claims> = Arc::<KeeperLink>::clone(keeper);
-            host.manager.share(*slot, claims);
-        }
-        host.engine.set_max_in_flight(MAX_IN_FLIGHT_OVER_UDP);
-        host.carrier = Some(carrier);
-        self.set_mtu(index, interface::UNKNOWN_MTU);
-        index
-    }
-
     /// The host with an address.
     pub(super) fn host_of(&self, addr: IpAddr) -> Option<usize> {
         self.by_addr.get(&addr).copied()
@@ -363,9 +342,9 @@ impl Network {
         let mut has_more = true;
         let is_plain =
             self.faults == Faults::default() && self.cuts.is_empty() && self.link_mtu.is_none();
-        let is_encoded = self.recording.is_some() || self.hosts[host].carrier.is_some();
-        let sends_runs = is_plain && !is_encoded;
-        let mut remaining = BURST;
+        let is_over_udp = self.hosts[host].carrier.is_some();
+        let sends_runs = is_plain && self.recording.is_none() && !is_over_udp;
+        let mut remaining = if is_over_udp { BURST_OVER_UDP } else { BURST };
         while remaining > 0 {
             outgoing.max_count = if sends_runs { remaining } else { 1 };
             let engine = &mut self.hosts[host].engine;
@@ -380,6 +359,7 @@ impl Network {
             engine,
             manager,
             notifier,
+            carrier,
             ..
         } = &mut self.hosts[host];
         while let Some(event) = engine.poll_event() {
@@ -388,6 +368,7 @@ impl Network {
         while let Some(event) = manager.poll_event() {
             notifier.cm_event(event);
         }
+        self.traffic.lost += carrier.as_mut().map_or(0, Carrier::flush);
         self.keep_deadline(host);
         has_more
     }
@@ -434,9 +415,11 @@ impl Network {
                 engine.handle_frame(frame, now, memory);
             }),
             Receiver::Udp(dst) => {
-                let carrier = self.hosts[from].carrier.as_mut();
-                let sent = carrier.is_some_and(|carrier| carrier.send(dst, frame));
-                self.traffic.lost += u64::from(!sent);
+                if let Some(carrier) = &mut self.hosts[from].carrier {
+                    let lost = carrier.flush();
+                    let sent = carrier.send(dst, frame);
+                    self.traffic.lost += lost + u64::from(!sent);
+                }
             }
         }
     }
@@ -444,11 +427,18 @@ impl Network {
     /// Processes datagrams pending at a host's socket, up to a number, so that other threads get the lock.
     pub(super) fn receive(&mut self, host: usize, now: Duration) {
         let mut received_count = 0;
-        while received_count < MAX_RECEIVED {
+        loop {
             let NetworkHost {
                 engine, carrier, ..
             } = &mut self.hosts[host];
-            let Some(packet) = carrier.as_mut().and_then(Carrier::receive) else {
+            let Some(carrier) = carrier else {
+                break;
+            };
+            // A waiting thread is woken for datagrams at the socket alone.
+            if received_count >= MAX_RECEIVED && !carrier.has_pending() {
+                break;
+            }
+            let Some(packet) = carrier.receive() else {
                 break;
             };
             received_count += 1;
@@ -456,7 +446,7 @@ impl Network {
                 recording.push(now, packet);
             }
             if engine.is_active() {
-                engine.handle_frame(packet, now, &mut *self.memory);
+                engine.handle_checked_frame(packet, now, &mut *self.memory);
             }
         }
         if received_count > 0 {
@@ -516,7 +506,8 @@ impl Network {
         }
         let dst = packet.frame.ip.dst();
         if self.hosts[from].is_beyond(dst, packet.frame.bth.dest_qp) {
-            let frame = Carrier::outgoing(packet.frame);
+            let number = self.reserve(from, dst, packet);
+            let frame = Carrier::outgoing(packet.frame, number);
             let packet = packet.with_headers(&frame);
             self.record_packet(&packet, now);
             self.send(from, Receiver::Udp(dst), &packet, now);
@@ -607,15 +598,27 @@ impl Network {
             if let Some(order) = &mut self.order {
                 copy.delay = order.delay(link, now, copy.delay);
             }
-            if let Receiver::Host(to) = to
-                && copy == Copy::default()
-            {
-                self.deliver(to, |engine, memory| {
-                    engine.handle_packet(packet, now, memory);
-                });
-                continue;
+            match to {
+                Receiver::Host(to) if copy == Copy::default() => {
+                    self.deliver(to, |engine, memory| {
+                        engine.handle_packet(packet, now, memory);
+                    });
+                    continue;
+                }
+                Receiver::Udp(dst) if copy == Copy::default() => {
+                    self.append(from, dst, packet);
+                    continue;
+                }
+                Receiver::Host(_) | Receiver::Udp(_) => {}
             }
-            let mut bytes = self.encode(packet);
+            let mut bytes = match to {
+                Receiver::Host(_) => self.encode(packet),
+                // Sent alone.
+                Receiver::Udp(_) => {
+                    let frame = Carrier::outgoing(packet.frame, 0);
+                    self.encode(&packet.with_headers(&frame))
+                }
+            };
             if let Some(bit) = copy.flipped {
                 self.traffic.corrupted += 1;
                 let at = usize::try_from(bit % (8 * bytes.len() as u64)).unwrap_or(0);

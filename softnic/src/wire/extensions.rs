@@ -181,6 +181,24 @@ impl Extensions {
         Ok(())
     }
 
+    /// Length of the headers in bytes.
+    pub(super) fn encoded_len(&self) -> usize {
+        let lengths = [
+            (self.deth.is_some(), 8),
+            (self.xrc_srq.is_some(), 4),
+            (self.dc.is_some(), 20),
+            (self.feth.is_some(), 4),
+            (self.reth.is_some(), 16),
+            (self.atomic.is_some(), 28),
+            (self.aeth.is_some(), 4),
+            (self.atomic_ack.is_some(), 8),
+            (self.imm.is_some(), 4),
+            (self.invalidate.is_some(), 4),
+        ];
+        let present = lengths.iter().filter(|(is_present, _)| *is_present);
+        present.map(|(_, len)| len).sum()
+    }
+
     fn presence(&self) -> Presence {
         Presence {
             deth: self.deth.is_some(),

@@ -33,6 +33,25 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// - [`WireError`]: the bytes are no frame, or were corrupted in transit; drop them.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse(bytes, |ip, covered, sent| match icrc(ip, covered) {
+            computed if computed == sent => Ok(()),
+            computed => Err(WireError::Icrc(computed)),
+        })
+    }
+
+    /// Decodes an IP packet whose ICRC has been checked.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    pub(crate) fn decode_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse(bytes, |_, _, _| Ok(()))
+    }
+
+    /// Decodes an IP packet. `check` has the covered bytes and the ICRC in the packet.
+    fn parse(
+        bytes: &'a [u8],
+        check: impl FnOnce(&IpHeader, &[u8], u32) -> Result<(), WireError>,
+    ) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let ip = IpHeader::decode(&mut reader)?;
         let packet = reader.rest();
@@ -47,10 +66,7 @@ impl<'a> Frame<'a> {
             .split_last_chunk::<{ icrc::LEN }>()
             .ok_or(WireError::Truncated("ICRC"))?;
         let covered = ip.encoded_len() + packet.len() - icrc::LEN;
-        let computed = icrc(&ip, &bytes[..covered]);
-        if computed != u32::from_le_bytes(*sent) {
-            return Err(WireError::Icrc(computed));
-        }
+        check(&ip, &bytes[..covered], u32::from_le_bytes(*sent))?;
         let len = padded.len().checked_sub(pad.into());
         let len = len.ok_or(WireError::Pad(pad))?;
         Ok(Self {
@@ -109,25 +125,20 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
-    /// Length of the IP packet with a payload of `len` bytes; 0 for a frame that cannot be encoded.
+    /// Length of the IP packet with a payload of `len` bytes.
     pub(crate) fn len_with(&self, len: usize) -> usize {
-        let mut headers =
-            Vec::with_capacity(self.ip.encoded_len() + udp::LEN + MAX_TRANSPORT_HEADERS);
-        let padded = self.encode_headers(len, &mut headers);
-        padded.map_or(0, |padded| headers.len() + padded + icrc::LEN)
+        let transport = Bth::LEN + self.extensions.encoded_len();
+        self.ip.encoded_len() + udp::LEN + transport + len.next_multiple_of(4) + icrc::LEN
     }
 
     /// Appends the headers of a frame with a payload of `len` bytes, and returns the length of the payload with its
     /// padding.
     pub(crate) fn encode_headers(&self, len: usize, to: &mut Vec<u8>) -> Result<usize, WireError> {
-        let [pad, ..] = (len.wrapping_neg() & 3).to_le_bytes();
-        let padded = len + usize::from(pad);
-        // The length fields are filled after the extension headers are encoded.
-        let mut headers = Vec::with_capacity(MAX_TRANSPORT_HEADERS);
-        self.bth.encode(pad, &mut headers);
-        self.extensions.encode(self.bth.opcode, &mut headers)?;
-        let udp_len = udp::LEN + headers.len() + padded + icrc::LEN;
+        let start = to.len();
+        let padded = len.next_multiple_of(4);
+        let [pad, ..] = (padded - len).to_le_bytes();
         let too_long = WireError::Payload(len);
+        let udp_len = self.len_with(len) - self.ip.encoded_len();
         let udp_len = u16::try_from(udp_len).map_err(|_| too_long)?;
         self.ip.encode(udp_len, to).ok_or(too_long)?;
         let udp = Udp {
@@ -136,10 +147,9 @@ impl<'a> Frame<'a> {
             checksum: self.udp_checksum,
         };
         udp.encode(to);
-        to.extend_from_slice(&headers);
+        self.bth.encode(pad, to);
+        self.extensions.encode(self.bth.opcode, to)?;
+        debug_assert_eq!(to.len() - start + padded + icrc::LEN, self.len_with(len));
         Ok(padded)
     }
 }
-
-/// The longest transport headers: BTH, XRCETH and `AtomicETH`.
-const MAX_TRANSPORT_HEADERS: usize = Bth::LEN + 20 + 28;

@@ -22,26 +22,10 @@ struct Basis(Vec<(u32, u32)>);
 impl Basis {
     /// The basis for IPv4 packets of `len` bytes, the ICRC included.
     fn new(len: usize) -> Self {
-        let ip = IpHeader::V4 {
-            tos: 0,
-            identification: 0,
-            dont_fragment: true,
-            ttl: 0,
-            src: Ipv4Addr::UNSPECIFIED,
-            dst: Ipv4Addr::UNSPECIFIED,
-        };
-        let mut packet = vec![0; len.saturating_sub(icrc::LEN)];
-        let mut with = |bits: u32| {
-            let [_, flags, high, low] = bits.to_be_bytes();
-            for (out, byte) in packet.iter_mut().skip(4).zip([high, low, flags << 6]) {
-                *out = byte;
-            }
-            icrc::icrc(&ip, &packet)
-        };
-        let none = with(0);
+        let effect_of = effects(len);
         let mut rows: Vec<(u32, u32)> = Vec::new();
         for bit in 0..BITS {
-            let (effect, bits) = reduce(&rows, (with(1 << bit) ^ none, 1 << bit));
+            let (effect, bits) = reduce(&rows, (effect_of(1 << bit), 1 << bit));
             if effect != 0 {
                 rows.push((effect, bits));
             }
@@ -53,6 +37,36 @@ impl Basis {
     fn solve(&self, effect: u32) -> Option<u32> {
         let (rest, bits) = reduce(&self.0, (effect, 0));
         (rest == 0).then_some(bits)
+    }
+}
+
+/// The effect of unknown bits on the ICRC of IPv4 packets of `len` bytes, the ICRC included.
+fn effects(len: usize) -> impl Fn(u32) -> u32 {
+    let ip = IpHeader::V4 {
+        tos: 0,
+        identification: 0,
+        dont_fragment: true,
+        ttl: 0,
+        src: Ipv4Addr::UNSPECIFIED,
+        dst: Ipv4Addr::UNSPECIFIED,
+    };
+    let with = move |bits: u32| {
+        let mut packet = vec![0; len.saturating_sub(icrc::LEN)];
+        let [_, flags, high, low] = bits.to_be_bytes();
+        for (out, byte) in packet.iter_mut().skip(4).zip([high, low, flags << 6]) {
+            *out = byte;
+        }
+        icrc::icrc(&ip, &packet)
+    };
+    let none = with(0);
+    move |bits| with(bits) ^ none
+}
+
+/// Changes the ICRC of an IPv4 packet for the identification 0 in place of another one. A corrupted packet stays corrupted.
+pub(crate) fn clear_identification(packet: &mut [u8], identification: u16) {
+    let effect = effects(packet.len())(identification.into());
+    if let Some(icrc) = packet.last_chunk_mut() {
+        *icrc = (u32::from_le_bytes(*icrc) ^ effect).to_le_bytes();
     }
 }
 
@@ -88,8 +102,8 @@ mod tests {
     use super::*;
     use crate::wire::{Bth, Extensions, Frame, Opcode};
 
-    /// The ICRC of a frame with an identification and a flag.
-    fn sent(identification: u16, dont_fragment: bool, payload: &[u8]) -> (usize, u32) {
+    /// A frame with an identification and a flag.
+    fn packet(identification: u16, dont_fragment: bool, payload: &[u8]) -> Vec<u8> {
         let frame = Frame {
             ip: IpHeader::V4 {
                 tos: 2,
@@ -107,8 +121,23 @@ mod tests {
         };
         let mut bytes = Vec::new();
         frame.encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The length and the ICRC of such a frame.
+    fn sent(identification: u16, dont_fragment: bool, payload: &[u8]) -> (usize, u32) {
+        let bytes = packet(identification, dont_fragment, payload);
         let icrc = bytes.last_chunk().copied().unwrap();
         (bytes.len(), u32::from_le_bytes(icrc))
+    }
+
+    #[test]
+    fn packet_with_a_cleared_identification_is_as_encoded_without() {
+        for payload in [&[][..], &[7; 13], &[9; 4096]] {
+            let [mut packet, expected] = [63, 0].map(|of| packet(of, true, payload));
+            clear_identification(&mut packet, 63);
+            assert_eq!(packet.last_chunk::<4>(), expected.last_chunk::<4>());
+        }
     }
 
     #[test]

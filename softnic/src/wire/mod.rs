@@ -48,7 +48,7 @@ pub use error::WireError;
 pub use extensions::Extensions;
 pub use flush::Feth;
 pub use frame::Frame;
-pub(crate) use identification::Identifier;
+pub(crate) use identification::{Identifier, clear_identification};
 pub use ip::IpHeader;
 pub(crate) use ip::checksum;
 pub use opcode::{Immediate, Opcode, Operation, Position, Transport};

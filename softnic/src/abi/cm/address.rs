@@ -9,14 +9,14 @@ use crate::cm::PortSpace;
 
 /// An address of C: an IP address, or a GID with a service id, the form of `AF_IB` for the same address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub(in crate::abi) enum Address {
     Ip(SocketAddr),
     Ib(SocketAddr),
 }
 
 impl Address {
     /// The IP address and the port.
-    pub(super) fn ip(self) -> SocketAddr {
+    pub(in crate::abi) fn ip(self) -> SocketAddr {
         match self {
             Self::Ip(addr) | Self::Ib(addr) => addr,
         }
@@ -27,7 +27,7 @@ impl Address {
 ///
 /// # Safety
 /// - `addr` is null, or points to a complete address of its family.
-pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
+pub(in crate::abi) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
     if addr.is_null() {
         return None;
     }
@@ -68,7 +68,7 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Option<Address> {
 }
 
 /// Converts an address to C.
-pub(super) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
+pub(in crate::abi) fn storage(addr: Address, space: PortSpace) -> sockaddr_storage {
     // SAFETY: all fields are integers, so zero is a value.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let out = &raw mut storage;

@@ -16,6 +16,7 @@ mod queue;
 mod resolve;
 mod srq;
 
+pub(super) use address::{Address, read as read_address, storage};
 pub(super) use devices::free_abandoned;
 pub(super) use queue::{CmSubject, Queued};
 
