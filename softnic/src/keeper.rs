@@ -13,7 +13,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
     ops::RangeInclusive,
 };
@@ -27,7 +27,11 @@ use rustix::net::{
     },
 };
 
-use crate::{Fabric, abi::use_frames_of_ipv6, wire::PORT};
+use crate::{
+    Fabric,
+    abi::{self, use_frames_of_ipv6},
+    wire::PORT,
+};
 
 /// Slots of programs. Slot 0 is the keeper's, and slot 255 that of numbers of multicast groups.
 pub const SLOTS: RangeInclusive<u8> = 1..=254;
@@ -74,6 +78,16 @@ pub fn open_port(addr: IpAddr, is_shared: bool) -> io::Result<UdpSocket> {
     let _granted = set_socket_recv_buffer_size(&socket, BUFFER);
     let _granted = set_socket_send_buffer_size(&socket, BUFFER);
     Ok(socket)
+}
+
+/// Whether the kernel sends several frames by one call, from an address. Otherwise, each frame takes a call.
+///
+/// # Errors
+/// - The machine does not have the address.
+pub fn sends_batches(addr: IpAddr) -> io::Result<bool> {
+    let socket = UdpSocket::bind((addr, 0))?;
+    let frames = [IoSlice::new(&[0; 2]), IoSlice::new(&[0; 2])];
+    Ok(abi::send_segments(&socket, socket.local_addr()?, &frames, 2).is_ok())
 }
 
 /// The name at which the keeper of an address accepts programs, without a file.

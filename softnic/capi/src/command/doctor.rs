@@ -2,7 +2,10 @@
 
 use std::{fmt, fs, io, net::IpAddr, path::Path};
 
-use softnic::{keeper::open_port, wire::PORT};
+use softnic::{
+    keeper::{open_port, sends_batches},
+    wire::PORT,
+};
 
 use super::library;
 
@@ -41,6 +44,8 @@ struct Machine {
     has_rxe: bool,
     /// Maximum length of a buffer in bytes; `None` if unknown.
     buffer: Option<u64>,
+    /// Whether the kernel sends several frames by one call.
+    sends_batches: bool,
 }
 
 impl Machine {
@@ -65,6 +70,8 @@ impl Machine {
             port,
             has_rxe: Path::new(RXE).exists(),
             buffer: buffer.and_then(|text| text.trim().parse().ok()),
+            // Unknown without the address.
+            sends_batches: sends_batches(addr).unwrap_or(true),
         }
     }
 
@@ -112,6 +119,12 @@ impl fmt::Display for Machine {
                  `sysctl net.core.rmem_max={MIN_BUFFER}` as root"
             )?;
         }
+        if !self.sends_batches {
+            writeln!(
+                f,
+                "note     the kernel refuses UDP_SEGMENT, so each frame takes a call: large messages take several times as long"
+            )?;
+        }
         if self.addr.is_loopback() {
             writeln!(
                 f,
@@ -151,9 +164,11 @@ mod tests {
             port: Port::Free,
             has_rxe: false,
             buffer: Some(MIN_BUFFER),
+            sends_batches: true,
         };
         assert!(fine.has_device() && fine.to_string().contains("is free"));
         assert!(!fine.to_string().contains("sysctl"));
+        assert!(!fine.to_string().contains("UDP_SEGMENT"));
         let with = |change: &dyn Fn(&mut Machine)| {
             let mut machine = fine.clone();
             change(&mut machine);
@@ -170,12 +185,15 @@ mod tests {
         }
         let small = with(&|machine| machine.buffer = Some(212_992));
         assert!(small.has_device() && small.to_string().contains("sysctl"));
+        let single = with(&|machine| machine.sends_batches = false);
+        assert!(single.has_device() && single.to_string().contains("UDP_SEGMENT"));
         let remote = with(&|machine| machine.addr = "10.0.0.2".parse().unwrap());
         assert!(remote.to_string().contains("address translation"));
     }
 
     #[test]
     fn states_of_the_port_are_those_of_the_machine() {
+        assert!(Machine::of("127.5.0.2".parse().unwrap()).sends_batches);
         let port = |addr: &str| Machine::of(addr.parse().unwrap()).port;
         assert_eq!(port("127.5.0.2"), Port::Free);
         assert_eq!(port("203.0.113.9"), Port::NoAddress);
