@@ -61,7 +61,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
             rows.extend(both(&case, "ns/KiB", ours, reference, limit));
         }
     }
-    let ours = programs.difference("ib_send_bw -s 64", [5000, 105_000])?;
+    let ours = programs.difference("ib_send_bw -e -s 64", [5000, 105_000])?;
     let reference = programs.numbers("udp 64")?;
     let reference = reference.map(|time: f64| time / 1024.0 * 64.0);
     let messages = "send of 64 bytes, against UDP";
@@ -98,7 +98,7 @@ impl Programs {
         cargo.args(["build", "--locked", "--release", "--package"]);
         process::run(cargo.arg("softnic-capi"))?;
         Ok(Self {
-            softnic: workspace.target().join("release/softnic").into(),
+            softnic: workspace.target().join("release/softnic"),
             reference: program::build_ours(workspace, "softnic", "anywhere")?,
         })
     }
@@ -183,7 +183,12 @@ struct Exchange {
 fn timed(softnic: &Path, addr: &str, words: &str) -> Command {
     let mut shell = Command::new("bash");
     shell
-        .args(["-c", r#"TIMEFORMAT="%3U %3S"; time "$@""#, "bash", "timeout"])
+        .args([
+            "-c",
+            r#"TIMEFORMAT="%3U %3S"; time "$@""#,
+            "bash",
+            "timeout",
+        ])
         .arg(TIMEOUT.as_secs().to_string())
         .arg(softnic)
         .args(["run", "--addr", addr, "--"])
