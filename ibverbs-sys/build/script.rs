@@ -45,7 +45,9 @@ impl Script {
             Ok(mut found) => {
                 // Headers of other libraries include verbs.h: the file read by ibverbs-sys.
                 let verbs = env::var_os("DEP_IBVERBS_INCLUDE").unwrap_or_default();
-                found.include.splice(0..0, env::split_paths(&verbs));
+                // Of an empty variable, the only path is empty.
+                let verbs = env::split_paths(&verbs).filter(|path| !path.as_os_str().is_empty());
+                found.include.splice(0..0, verbs);
                 self.write(&found, self.regenerate(&found));
                 match stub {
                     true => result(stub::link(&self.spec, &checked_in(), &out())),
