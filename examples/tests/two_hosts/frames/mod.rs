@@ -53,7 +53,7 @@ const MESSAGES: [&str; 8] = [
 fn expected(has_atomic_write: bool) -> BTreeSet<String> {
     let opcodes = (0..=u8::MAX).map(Opcode).filter(|opcode| {
         opcode.parse().is_some_and(|(transport, operation)| {
-            !matches!(transport, Transport::Xrc | Transport::Srd)
+            !matches!(transport, Transport::Xrc | Transport::Srd | Transport::Dc)
                 && operation != Operation::Flush
                 && (operation != Operation::AtomicWrite || has_atomic_write)
         })
