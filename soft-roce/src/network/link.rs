@@ -20,7 +20,7 @@ pub struct LinkCondition {
     pub delay: Duration,
     /// Probability of the duplication of a frame, from 0 to 1.
     pub duplication: f64,
-    /// Probability of the corruption of a frame, in one bit, from 0 to 1.
+    /// Probability of the corruption of a frame other than ARP's, in one bit, from 0 to 1.
     pub corruption: f64,
 }
 
@@ -64,7 +64,7 @@ pub enum LinkChange {
     Delay(Duration),
     /// Probability of the duplication of a frame, from 0 to 1.
     Duplication(f64),
-    /// Probability of the corruption of a frame, in one bit, from 0 to 1.
+    /// Probability of the corruption of a frame other than ARP's, in one bit, from 0 to 1.
     Corruption(f64),
 }
 
