@@ -66,6 +66,7 @@ int main(int count, char **words)
 	check(!rdma_getaddrinfo(words[2], words[3], &hints, &info), "rdma_getaddrinfo");
 	check(!rdma_create_ep(&id, info, NULL, NULL), "rdma_create_ep");
 	rdma_freeaddrinfo(info);
+	rdma_freeaddrinfo(NULL);
 	if (is_server) {
 		check(!rdma_listen(id, 1), "rdma_listen");
 		check(!rdma_get_request(id, &child), "rdma_get_request");
