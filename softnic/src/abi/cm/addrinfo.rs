@@ -150,7 +150,7 @@ fn information(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_freeaddrinfo(info: *mut ffi::rdma_addrinfo) {
-    // As librdmacm, whose loop ends at once; `rstream` of rdma-core 65 frees what it has not asked for.
+    // As librdmacm: `rstream` of rdma-core 65 frees a list that it has not requested.
     if info.is_null() {
         return;
     }
