@@ -61,6 +61,8 @@ const HOLES: &str = "verbs/tests/holes.md";
 
 /// Tables of softnic's rules, which name tests by their file, below the folder of tests or of those of the engine.
 const RULES: [&str; 2] = ["softnic/TRANSPORT.md", "softnic/LINUX.md"];
+/// Minimum number of rows with tests in [`HOLES`] and in each of [`RULES`].
+const MIN_ROWS: [usize; 3] = [1, 41, 21];
 const TESTS_OF_RULES: [&str; 2] = ["softnic/tests", "softnic/tests/engine"];
 
 /// Sources of the libraries with builders.
@@ -128,13 +130,13 @@ fn table_rules(
     citations: &[assumptions::Citation],
 ) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for file in [HOLES, RULES[0], RULES[1]] {
+    for (file, min) in [HOLES, RULES[0], RULES[1]].into_iter().zip(MIN_ROWS) {
         let table = read(root, Path::new(file))?;
         let exists = |test: &str| match file {
             HOLES => tests.contains(test),
             _ => is_of_rule(test, paths),
         };
-        complaints.extend(absent_tests(file, &table, exists));
+        complaints.extend(absent_tests(file, &table, min, exists));
     }
     complaints.extend(documented_limits::differing(
         &read(root, Path::new(documented_limits::DOCUMENT))?,
@@ -283,8 +285,9 @@ fn tests_in(name: &str, text: &str) -> Vec<String> {
     functions.chain(misuse.map(str::to_owned)).collect()
 }
 
-/// Reports tests in the last columns of tables, `test` or `tests`, that do not exist, and rows without a test.
-fn absent_tests(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+/// Reports tests in the last columns of tables, `test` or `tests`, that do not exist, rows without a test, and fewer than `min`
+/// rows.
+fn absent_tests(file: &str, text: &str, min: usize, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let tables = match tables::all(text) {
         Ok(tables) => tables,
         Err(error) => return vec![format!("{file}:{error}")],
@@ -297,10 +300,11 @@ fn absent_tests(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<St
         .into_iter()
         .filter(is_of_tests)
         .flat_map(|table| table.rows);
-    let mut rows = rows.peekable();
+    let rows: Vec<_> = rows.collect();
     let mut complaints = Vec::new();
-    if rows.peek().is_none() {
-        complaints.push(format!("{file}: no table of tests"));
+    if rows.len() < min {
+        let count = rows.len();
+        complaints.push(format!("{file}: {count} rows with tests, fewer than {min}"));
     }
     for row in rows {
         let named: Vec<_> = row
@@ -469,7 +473,7 @@ mod tests {
             "fn main() {}",
         ));
         let table = "| hole | test |\n|---|---|\n| a `b` | `it_is_closed`, `misuse` |\n";
-        let absent = |table: &str| absent_tests(HOLES, table, |test| tests.contains(test));
+        let absent = |table: &str| absent_tests(HOLES, table, 1, |test| tests.contains(test));
         assert_eq!(absent(table), [""; 0]);
         assert_eq!(absent(&format!("{table}\n{table}")), [""; 0]);
         let open = format!("{table}| c | `it_is_open` |\n| d | nothing |\n");
@@ -481,7 +485,7 @@ mod tests {
             ]
         );
         let renamed = table.replace("test", "check");
-        let complaint = "verbs/tests/holes.md: no table of tests";
+        let complaint = "verbs/tests/holes.md: 0 rows with tests, fewer than 1";
         assert_eq!(absent(&renamed), [complaint]);
     }
 

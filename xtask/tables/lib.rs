@@ -82,16 +82,10 @@ pub fn rows<'t, const N: usize>(
         .filter(|table| table.columns == columns)
         .flat_map(|table| table.rows);
     let rows = rows.filter_map(|row| {
-        let Row {
-            heading,
-            line,
-            cells,
-        } = row;
-        let cells = cells.try_into().ok()?;
         Some(Row {
-            heading,
-            line,
-            cells,
+            heading: row.heading,
+            line: row.line,
+            cells: row.cells.try_into().ok()?,
         })
     });
     Ok(rows.collect())
