@@ -83,43 +83,43 @@ struct DirectionWaker {
 
 impl Wake for DirectionWaker {
     fn wake(self: Arc<Self>) {
-        self.signal.set_due(self.direction);
+        self.signal.set_pending(self.direction);
     }
 }
 
 /// The directions in which a retry is worthwhile, and the descriptor that is readable while there is one.
 #[derive(Debug, Default)]
 struct Signal {
-    due: Mutex<Due>,
+    pending: Mutex<Pending>,
 }
 
 #[derive(Debug, Default)]
-struct Due {
+struct Pending {
     directions: Interest,
     descriptor: Option<Descriptor>,
 }
 
 impl Signal {
-    fn lock(&self) -> MutexGuard<'_, Due> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Each call is an edge of the descriptor.
-    fn set_due(&self, direction: Interest) {
-        let mut due = self.lock();
-        due.directions = due.directions.or(direction);
-        if let Some(descriptor) = &mut due.descriptor {
+    fn set_pending(&self, direction: Interest) {
+        let mut pending = self.lock();
+        pending.directions = pending.directions.or(direction);
+        if let Some(descriptor) = &mut pending.descriptor {
             descriptor.set_readable(false);
             descriptor.set_readable(true);
         }
     }
 }
 
-/// An `epoll` instance of the event source, readable too while a retry is due.
+/// An `epoll` instance of the event source, readable too while a retry is pending.
 #[derive(Debug)]
 struct Descriptor {
     epoll: Arc<InternalFd>,
-    /// A member whose events are requested while a retry is due. A change of a member needs no memory, so cannot fail.
+    /// A member whose events are requested while a retry is pending. A change of a member needs no memory, so cannot fail.
     always: Arc<EventFd>,
     is_readable: bool,
 }
@@ -213,19 +213,19 @@ impl Watcher {
         epoll: &Arc<InternalFd>,
         source: &impl EventSource,
     ) -> io::Result<&InternalFd> {
-        let due = &mut *self.signal.lock();
-        if due.descriptor.is_none() {
+        let pending = &mut *self.signal.lock();
+        if pending.descriptor.is_none() {
             let always = always_readable()?;
             source.add_to(epoll, false, 0)?;
             let data = epoll::EventData::new_u64(0);
             epoll::add(epoll, &always, data, epoll::EventFlags::empty())
                 .inspect_err(|_| drop(source.remove_from(epoll)))?;
-            let descriptor = due.descriptor.insert(Descriptor {
+            let descriptor = pending.descriptor.insert(Descriptor {
                 epoll: Arc::clone(epoll),
                 always,
                 is_readable: false,
             });
-            descriptor.set_readable(due.directions != Interest::NONE);
+            descriptor.set_readable(pending.directions != Interest::NONE);
         }
         Ok(self.descriptor.get_or_init(|| Arc::clone(epoll)))
     }
@@ -259,9 +259,9 @@ impl Watcher {
         for (interest, direction) in self.directions(interest) {
             waiters.add_task(interest, &Waker::from(Arc::clone(direction)));
         }
-        let due = &mut *self.signal.lock();
-        if due.directions == Interest::NONE
-            && let Some(descriptor) = &mut due.descriptor
+        let pending = &mut *self.signal.lock();
+        if pending.directions == Interest::NONE
+            && let Some(descriptor) = &mut pending.descriptor
         {
             descriptor.set_readable(false);
         }
@@ -365,7 +365,7 @@ mod tests {
         ] {
             fixture.notify(second);
             fixture.watch(first);
-            assert!(fixture.is_readable(), "the other direction is due");
+            assert!(fixture.is_readable(), "the other direction is pending");
             fixture.watch(second);
             assert!(!fixture.is_readable());
         }
@@ -401,7 +401,7 @@ mod tests {
             fixture.watch(Interest::BOTH);
             for direction in [Interest::READ, Interest::WRITE] {
                 fixture.notify(direction);
-                assert!(has_edge(), "{direction:?} is due");
+                assert!(has_edge(), "{direction:?} is pending");
                 assert!(!has_edge());
             }
         }

@@ -182,9 +182,9 @@ fn insert(fd: Option<RawFd>, entry: Entry) -> RawFd {
     if !table.as_ref().is_some_and(SocketTable::is_own) {
         *table = None;
     }
-    let own = table.get_or_insert_with(SocketTable::new);
-    let number = fd.unwrap_or_else(|| own.free_number());
-    let old = own.entries.insert(number, entry);
+    let sockets = table.get_or_insert_with(SocketTable::new);
+    let number = fd.unwrap_or_else(|| sockets.free_number());
+    let old = sockets.entries.insert(number, entry);
     drop(table);
     // The program has closed a descriptor of this library with `close`. The old entry is dropped outside the
     // lock.

@@ -166,7 +166,7 @@ fn second_listen_changes_the_backlog() {
 }
 
 /// The kept failure of an attempt without a listener, with its mirror.
-fn kept_failure() -> (Arc<Socket>, OwnedFd) {
+fn failed_attempt() -> (Arc<Socket>, OwnedFd) {
     let unreachable = {
         let listener = listening();
         listener.local_addr().unwrap()
@@ -200,7 +200,7 @@ fn mirror_events(mirror: &OwnedFd) -> PollEvents {
 #[test]
 fn kept_failure_of_an_attempt_is_released_with_the_error_of_the_caller() {
     for (given, expected) in [(Some(ENETUNREACH), ENETUNREACH), (None, ECONNREFUSED)] {
-        let (client, mirror) = kept_failure();
+        let (client, mirror) = failed_attempt();
         client.fail_attempt(given.map(io::Error::from_raw_os_error));
         assert!(mirror_events(&mirror).contains(BOTH | PollEvents::ERR | PollEvents::HUP));
         let error = client.take_error().unwrap();
@@ -211,7 +211,7 @@ fn kept_failure_of_an_attempt_is_released_with_the_error_of_the_caller() {
 
 #[test]
 fn replaced_attempt_is_writable_in_its_mirror_and_ends_each_wait() {
-    let (client, mirror) = kept_failure();
+    let (client, mirror) = failed_attempt();
     let waiting = {
         let client = Arc::clone(&client);
         thread::spawn(move || wait_for(&client, PollEvents::IN))

@@ -126,7 +126,7 @@ const ALL_KINDS: &[QpKind] = &[
     QpKind::XrcSend,
     QpKind::XrcRecv,
 ];
-/// Those of the driver mlx5: `mlx5/verbs.c`, `create_qp`.
+/// Operations of the driver mlx5: `mlx5/verbs.c`, `create_qp`.
 const MLX5_KINDS: &[QpKind] = &[
     QpKind::Rc,
     QpKind::Uc,

@@ -318,7 +318,7 @@ fn merges(local: IpAddr, is_shared: bool) -> bool {
 /// Received datagrams of one sender, one after the other.
 #[derive(Debug)]
 struct PendingDatagrams {
-    /// Those not taken yet.
+    /// Bytes of the pending datagrams.
     bytes: Range<usize>,
     /// Length of each datagram but the last, at least 1.
     size: usize,

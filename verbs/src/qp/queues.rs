@@ -347,8 +347,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     /// [posted](Self::post).
     ///
     /// The device executes the request only after a successful doorbell, which comes with a later request. A doorbell
-    /// that fails with `EACCES` always fails: the kernel refuses a `write` to the device after a change of the process's
-    /// credentials (user, group or capabilities). Linux before 5.0 has no other way to ring it.
+    /// that fails with `EACCES` always fails: after a change of the process's credentials (user, group or capabilities), the
+    /// kernel refuses a `write` to the device. Linux before 5.0 has no other call for a doorbell.
     pub fn take_doorbell_error(&mut self) -> Option<Error> {
         let errno = mem::take(&mut self.sending_mut().doorbell);
         (errno != 0).then(|| Error::from_errno(POST_SEND, errno.saturating_abs()))
